@@ -79,6 +79,8 @@ type Config struct {
 	// External is the defaulted KubeProxyConfiguration, for /configz and
 	// --write-config-to. Read only.
 	External *kubeproxyconfig.KubeProxyConfiguration
+	// OwnExternal is the defaulted document of our own settings. Read only.
+	OwnExternal *NFTProxyConfiguration
 	// Warnings are to be logged once logging is set up: settings without
 	// meaning here, unknown fields that only the lenient decoder accepted.
 	Warnings []string

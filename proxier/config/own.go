@@ -15,8 +15,6 @@ type Own struct {
 	// no range while the other family has one. kube-proxy leaves it open; false
 	// does the same.
 	StrictSourceRanges bool
-	// LocalhostNodePorts serves NodePorts on loopback addresses (TCP and UDP).
-	LocalhostNodePorts bool
 	// AffinityMapSize is the number of clients that the affinity map of one
 	// Service port remembers per family.
 	AffinityMapSize int

@@ -25,7 +25,6 @@ type Proxy struct {
 
 	mu       sync.Mutex
 	families map[v1.IPFamily]*family
-	order    []v1.IPFamily
 	node     Node
 }
 
@@ -67,7 +66,7 @@ func (n Node) eligible() bool { return n.Known && !n.Deleting && !n.ScaledDown }
 // the oldest unapplied change from which on the proxy is unhealthy: twice the
 // sync period (Config.UnhealthyAfter). now is the clock, time.Now outside tests.
 func New(limit time.Duration, now func() time.Time, families ...v1.IPFamily) *Proxy {
-	p := &Proxy{now: now, limit: limit, families: map[v1.IPFamily]*family{}, order: families}
+	p := &Proxy{now: now, limit: limit, families: map[v1.IPFamily]*family{}}
 	for _, f := range families {
 		p.families[f] = &family{}
 	}
@@ -110,16 +109,13 @@ func (p *Proxy) SetNode(n Node) {
 	p.node = n
 }
 
-// Healthy reports whether no family has a change older than the limit. Before
-// the first sync it is true: that is readiness, which /healthz adds.
-func (p *Proxy) Healthy() bool {
-	return p.snapshot().healthy
-}
+// Healthy reports whether no family has a change older than the limit. A family
+// that never synced is not late, as in kube-proxy: restarting a proxy that is
+// still waiting for its first lists would not help. See Ready.
+func (p *Proxy) Healthy() bool { return p.snapshot().healthy }
 
 // Ready reports whether every family has committed its first sync.
-func (p *Proxy) Ready() bool {
-	return p.snapshot().ready
-}
+func (p *Proxy) Ready() bool { return p.snapshot().ready }
 
 // with changes the state of one family. A family that New was not told of has
 // no state: nothing happens.
@@ -137,38 +133,29 @@ type state struct {
 	healthy  bool // no family is late
 	ready    bool // every family has synced once
 	eligible bool
-	// updated is the oldest of the families' last syncs, now when nothing is
-	// late: a fully synced proxy is up to date however long nothing changed.
+	// updated is the latest of the families' last syncs.
 	updated  time.Time
-	families []familyState
-}
-
-// familyState is one family's part of state.
-type familyState struct {
-	name    v1.IPFamily
-	healthy bool
-	updated time.Time
+	families map[v1.IPFamily]familyStatus // those that have synced once
 }
 
 // snapshot computes the state.
 func (p *Proxy) snapshot() state {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := state{now: p.now(), healthy: true, ready: true, eligible: p.node.eligible()}
-	for i, name := range p.order {
-		f := p.families[name]
-		fs := familyState{name: name, healthy: true, updated: f.synced}
-		if oldest := f.oldest(); !oldest.IsZero() {
-			fs.healthy = st.now.Sub(oldest) < p.limit
-		} else if !f.synced.IsZero() {
-			fs.updated = st.now
+	st := state{now: p.now(), healthy: true, ready: true, eligible: p.node.eligible(),
+		families: map[v1.IPFamily]familyStatus{}}
+	for name, f := range p.families {
+		if f.synced.IsZero() {
+			st.ready = false
+			continue
 		}
-		st.healthy = st.healthy && fs.healthy
-		st.ready = st.ready && !f.synced.IsZero()
-		if i == 0 || fs.updated.Before(st.updated) {
-			st.updated = fs.updated
+		oldest := f.oldest()
+		inTime := oldest.IsZero() || st.now.Sub(oldest) < p.limit
+		st.healthy = st.healthy && inTime
+		st.families[name] = familyStatus{LastUpdated: f.synced, Healthy: inTime}
+		if f.synced.After(st.updated) {
+			st.updated = f.synced
 		}
-		st.families = append(st.families, fs)
 	}
 	return st
 }
