@@ -171,18 +171,23 @@ func (n *Net) logTails(t testing.TB) {
 
 // Run runs a program in the host's namespace to its end and returns what it wrote to standard output. It is for
 // assertions and tools; the error has what it wrote to standard error.
-func (h *Host) Run(argv ...string) (string, error) { return h.RunInput(nil, argv...) }
+func (h *Host) Run(argv ...string) (string, error) { return h.Net.launcher.run(h, nil, argv...) }
 
 // RunInput is Run with a standard input.
 func (h *Host) RunInput(stdin io.Reader, argv ...string) (string, error) {
+	return h.Net.launcher.run(h, stdin, argv...)
+}
+
+func (l *launcher) run(h *Host, stdin io.Reader, argv ...string) (string, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	var out, errOut bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errOut
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := h.Net.launcher.start(h.Namespace, cmd); err != nil {
-		return "", fmt.Errorf("%s: %s: %w", h.Name, strings.Join(argv, " "), err)
+	err := l.start(h.Namespace, cmd)
+	if err == nil {
+		err = cmd.Wait()
 	}
-	if err := cmd.Wait(); err != nil {
+	if err != nil {
 		return out.String(), fmt.Errorf("%s: %s: %w: %s", h.Name, strings.Join(argv, " "), err, errOut.String())
 	}
 	return out.String(), nil

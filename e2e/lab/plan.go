@@ -114,3 +114,6 @@ func ExternalCIDR(f Family) netip.Prefix {
 
 // ExternalIP is the i-th of them.
 func ExternalIP(f Family, i int) netip.Addr { return host(ExternalCIDR(f), f.digits(i)) }
+
+// apiService is the ClusterIP and port of the API server's own Service.
+func apiService() netip.AddrPort { return netip.AddrPortFrom(ClusterIP(IPv4, 1), 443) }
