@@ -1,0 +1,185 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Batch is one nf_tables transaction under construction: the kernel takes all of it or none. The order of calls
+// is the order in which the kernel looks at the parts, so callees come before callers and what is deleted before
+// what takes its key.
+type Batch struct {
+	msgs []netlink.Message
+	what []subject // of msgs[i]
+	err  error     // the first that an encoder met
+	size int       // bytes of all messages
+	elem int       // elements
+}
+
+// subject is what a message is about, for errors.
+type subject struct {
+	family Family
+	op     string
+	name   string
+	elems  []Element // those of the message, in order
+	add    bool
+}
+
+func (s subject) String() string {
+	return fmt.Sprintf("%s %s %s %s", s.op, s.family, TableName, s.name)
+}
+
+// Elements is the number of elements that the batch adds and deletes.
+func (b *Batch) Elements() int { return b.elem }
+
+// Empty tells whether there is nothing to commit.
+func (b *Batch) Empty() bool { return len(b.msgs) == 0 && b.err == nil }
+
+// maxMessage bounds the element list of one message. Its length is 16 bits wide, and 32 KiB keeps a
+// message within what a netlink reader peeks at; longer lists gain nothing.
+const maxMessage = 32 << 10
+
+func (b *Batch) add(typ uint16, flags netlink.HeaderFlags, body wire, s subject) {
+	b.msgs = append(b.msgs, netlink.Message{
+		Header: netlink.Header{
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ),
+			Flags: netlink.Request | flags,
+		},
+		Data: body,
+	})
+	b.what = append(b.what, s)
+	b.size += len(body) + unix.NLMSG_HDRLEN
+}
+
+// AddTable makes the family's table if there is none.
+func (b *Batch) AddTable(f Family) {
+	w := nfgenmsg(f)
+	w.name(unix.NFTA_TABLE_NAME, TableName)
+	b.add(unix.NFT_MSG_NEWTABLE, netlink.Create, w, subject{family: f, op: "add table"})
+}
+
+// DeleteTable removes the table named name with all in it.
+func (b *Batch) DeleteTable(f Family, name string) {
+	w := nfgenmsg(f)
+	w.name(unix.NFTA_TABLE_NAME, name)
+	b.add(unix.NFT_MSG_DELTABLE, 0, w, subject{family: f, op: "delete table", name: name})
+}
+
+// addSet makes a set; id is distinct within the batch.
+func (b *Batch) addSet(f Family, s *setSpec) {
+	id := uint32(len(b.msgs) + 1)
+	b.add(unix.NFT_MSG_NEWSET, netlink.Create, appendSet(nfgenmsg(f), f, s, id), subject{family: f, op: "add set", name: s.name})
+}
+
+func (b *Batch) deleteSet(f Family, name string) {
+	w := nfgenmsg(f)
+	w.name(unix.NFTA_SET_TABLE, TableName)
+	w.name(unix.NFTA_SET_NAME, name)
+	b.add(unix.NFT_MSG_DELSET, 0, w, subject{family: f, op: "delete set", name: name})
+}
+
+func (b *Batch) addChain(f Family, c *Chain) {
+	b.add(unix.NFT_MSG_NEWCHAIN, netlink.Create, appendChain(nfgenmsg(f), c), subject{family: f, op: "add chain", name: c.Name})
+}
+
+func (b *Batch) deleteChain(f Family, name string) {
+	w := nfgenmsg(f)
+	w.name(unix.NFTA_CHAIN_TABLE, TableName)
+	w.name(unix.NFTA_CHAIN_NAME, name)
+	b.add(unix.NFT_MSG_DELCHAIN, 0, w, subject{family: f, op: "delete chain", name: name})
+}
+
+// flushChain deletes all rules of a chain.
+func (b *Batch) flushChain(f Family, name string) {
+	w := nfgenmsg(f)
+	w.name(unix.NFTA_RULE_TABLE, TableName)
+	w.name(unix.NFTA_RULE_CHAIN, name)
+	b.add(unix.NFT_MSG_DELRULE, 0, w, subject{family: f, op: "flush chain", name: name})
+}
+
+func (b *Batch) addRules(f Family, c *Chain) {
+	for i := range c.Rules {
+		w, err := appendRule(nfgenmsg(f), f, c.Name, &c.Rules[i])
+		if err != nil && b.err == nil {
+			b.err = err
+		}
+		b.add(unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, w, subject{family: f, op: "add rule to", name: c.Name})
+	}
+}
+
+// AddChains makes chains and then their rules.
+func (b *Batch) AddChains(f Family, chains []Chain) {
+	for i := range chains {
+		b.addChain(f, &chains[i])
+	}
+	for i := range chains {
+		b.addRules(f, &chains[i])
+	}
+}
+
+// Change deletes and adds elements, those of one set in one message as far as they fit.
+func (b *Batch) Change(f Family, c Change) {
+	b.elements(f, unix.NFT_MSG_DELSETELEM, 0, c.Delete)
+	b.elements(f, unix.NFT_MSG_NEWSETELEM, netlink.Create, c.Add)
+}
+
+func (b *Batch) elements(f Family, typ uint16, flags netlink.HeaderFlags, elems []Element) {
+	var bySet [numSets][]Element
+	for _, e := range elems {
+		bySet[e.Set] = append(bySet[e.Set], e)
+	}
+	for id, list := range bySet {
+		for len(list) > 0 {
+			n := b.elementMessage(f, typ, flags, SetID(id), list)
+			list = list[n:]
+		}
+	}
+	b.elem += len(elems)
+}
+
+// elementMessage adds one message with the first n elements of list that fit, and returns n.
+func (b *Batch) elementMessage(f Family, typ uint16, flags netlink.HeaderFlags, set SetID, list []Element) int {
+	deletion := typ == unix.NFT_MSG_DELSETELEM
+	w := make(wire, 0, min(maxMessage+256, 64+len(list)*128))
+	w = append(w, nfgenmsg(f)...)
+	w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+	w.name(unix.NFTA_SET_ELEM_LIST_SET, set.String())
+	elems := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	n := 0
+	for n < len(list) && len(w) < maxMessage {
+		w.appendElement(&list[n], deletion)
+		n++
+	}
+	w.close(elems)
+	op := "add elements of"
+	if deletion {
+		op = "delete elements of"
+	}
+	b.add(typ, flags, w, subject{family: f, op: op, name: set.String(), elems: list[:n], add: !deletion})
+	return n
+}
+
+// dispatchTo adds or deletes programs of a verdict map.
+func (b *Batch) dispatchTo(f Family, m string, programs []Program, deletion bool) {
+	if len(programs) == 0 {
+		return
+	}
+	w := nfgenmsg(f)
+	w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+	w.name(unix.NFTA_SET_ELEM_LIST_SET, m)
+	elems := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	for _, p := range programs {
+		w.appendDispatch(p, deletion)
+	}
+	w.close(elems)
+	typ, flags := uint16(unix.NFT_MSG_NEWSETELEM), netlink.HeaderFlags(netlink.Create)
+	if deletion {
+		typ, flags = unix.NFT_MSG_DELSETELEM, 0
+	}
+	b.add(typ, flags, w, subject{family: f, op: "map programs in", name: m})
+}

@@ -1,0 +1,31 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nft is the dataplane of nftproxy: two nftables tables, one for IPv4 and one for IPv6, whose
+// chains, rules and sets do not depend on how many Services there are.
+//
+// A [Service] says what one port of a Kubernetes Service asks for in one family. [Elements] turns it into
+// elements of a handful of named sets and maps, [Diff] turns two versions of it into the operations that
+// lead from one to the other, [Skeleton] is everything else in the table, and [Kernel] is the only type
+// that owns sockets. All but Kernel and Watch is pure: equal input, equal output.
+//
+// # How a packet is judged
+//
+// A verdict map would make the kernel validate the whole table at each change, so what grows holds plain
+// data only, and a register does not survive from one rule to the next. The value that has to travel
+// from a lookup to the next rule is therefore kept in the packet's priority (skb->priority), which only
+// the first packet of a connection passes through here, and which is cleared in postrouting:
+//
+//	services   VIP                -> program     (what is to be done with this VIP)
+//	programs   program            -> goto chain  (static)
+//	cluster-3                       priority = random 0..2, then
+//	endpoints  VIP . slot         -> address . port, and DNAT
+//
+// A program, a view's slot and an affinity id are 32 bits of nft type classid, which nft prints as two
+// hexadecimal halves: see [Program].
+//
+// # Races
+//
+// A set lookup sees a commit at once, while a packet may already have been sent to a chain by the state
+// before it. So a balancer whose slot is gone tries slot 0, which exists whenever any slot does.
+package nft

@@ -1,0 +1,202 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"cmp"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+)
+
+// Elements returns all elements of a Service. Those of shared sets (cluster-ips, hairpin) may be wanted by
+// other Services as well: see [Counter].
+func Elements(s *Service) []Element {
+	out := fixedElements(s)
+	for i := range s.Frontends {
+		for _, v := range s.Frontends[i].views() {
+			out = appendSlots(out, s, &s.Frontends[i], v, 0)
+		}
+	}
+	return out
+}
+
+// fixedElements returns the elements whose number does not depend on how many endpoints the Service has on
+// other nodes.
+func fixedElements(s *Service) []Element {
+	var out []Element
+	for i := range s.Frontends {
+		f := &s.Frontends[i]
+		if f.Kind == ClusterIP {
+			out = append(out, Element{Set: ClusterIPs, Key: addrKey(f.Addr)})
+		}
+		out = appendPrograms(out, s, f)
+		out = appendUnserved(out, s, f)
+		out = appendSources(out, s, f)
+	}
+	return appendHairpin(out, s)
+}
+
+// appendPrograms adds what leads from the frontend to its endpoints, if it has any.
+func appendPrograms(out []Element, s *Service, f *Frontend) []Element {
+	key := string(appendFrontend(nil, s.Proto, f))
+	add := func(set SetID, p Program, comment string) {
+		out = append(out, Element{Set: set, Key: key, Data: string(appendClassID(nil, uint32(p))), Comment: cutComment(comment)})
+	}
+	if f.Kind == ClusterIP {
+		if len(s.endpoints(f.view())) > 0 {
+			add(Services, s.balancer(f, f.view()), s.Name)
+		}
+		return out
+	}
+	first, views := Services, [2]SetID{ClusterPrograms, LocalPrograms}
+	if f.Kind == NodePort {
+		first, views = NodePorts, [2]SetID{NodePortClusterPrograms, NodePortLocalPrograms}
+	}
+	any := false
+	for _, v := range f.views() {
+		if len(s.endpoints(v)) > 0 {
+			any = true
+			add(views[v], s.balancer(f, v), "")
+		}
+	}
+	if any {
+		add(first, f.policy(), s.Name)
+	}
+	return out
+}
+
+// appendUnserved adds the verdict on packets that no endpoint may take. Packets that were translated have
+// another destination by then, so the entry of an externalTrafficPolicy Local frontend without local
+// endpoints does not concern those that got the cluster view.
+func appendUnserved(out []Element, s *Service, f *Frontend) []Element {
+	if len(s.endpoints(f.view())) > 0 {
+		return out
+	}
+	set := RejectServices
+	switch {
+	case f.Kind == NodePort && s.Served:
+		set = DropNodePorts
+	case f.Kind == NodePort:
+		set = RejectNodePorts
+	case s.Served:
+		set = DropServices
+	}
+	return append(out, Element{Set: set, Key: string(appendFrontend(nil, s.Proto, f)), Comment: cutComment(s.Name)})
+}
+
+func appendSources(out []Element, s *Service, f *Frontend) []Element {
+	if !f.Restricted {
+		return out
+	}
+	key := string(appendFrontend(nil, s.Proto, f))
+	out = append(out, Element{Set: Restricted, Key: key})
+	for _, r := range f.Sources {
+		out = append(out, Element{Set: Allowed, Key: key + addrKey(r.From), End: key + addrKey(r.To)})
+	}
+	return out
+}
+
+func appendHairpin(out []Element, s *Service) []Element {
+	for _, e := range s.Hairpin {
+		b := appendAddr(appendAddr(nil, e.Addr()), e.Addr())
+		out = append(out, Element{Set: Hairpin, Key: string(appendPort(appendProto(b, s.Proto), e.Port()))})
+	}
+	return out
+}
+
+// appendSlots adds the endpoints of one view of one frontend, from slot first on.
+func appendSlots(out []Element, s *Service, f *Frontend, v View, first int) []Element {
+	eps := s.endpoints(v)
+	var ids []uint32
+	if s.Affinity != 0 {
+		ids = endpointIDs(v, eps)
+	}
+	for i := first; i < len(eps); i++ {
+		out = appendSlot(out, s, f, NewSlot(v, i), eps[i], ids)
+	}
+	return out
+}
+
+// appendSlot adds the one or, with affinity, two elements of an endpoint.
+func appendSlot(out []Element, s *Service, f *Frontend, slot Slot, e netip.AddrPort, ids []uint32) []Element {
+	direct, byID, toID := Endpoints, EndpointsByID, EndpointIDs
+	if f.Kind == NodePort {
+		direct, byID, toID = NodePortEndpoints, NodePortEndpointsByID, NodePortEndpointIDs
+	}
+	var buf [48]byte // 40 is the longest: an IPv6 VIP of 24, a slot of 4, or an endpoint of 20
+	key := appendFrontend(buf[:0], s.Proto, f)
+	n := len(key)
+	slotKey := string(appendClassID(key, uint32(slot)))
+	if s.Affinity == 0 {
+		return append(out, Element{Set: direct, Key: slotKey, Data: string(appendEndpoint(buf[:0], e))})
+	}
+	id := ids[int(uint32(slot)&maxProgramArg)]
+	idKey := string(appendClassID(key[:n], id))
+	return append(out,
+		Element{Set: toID, Key: slotKey, Data: idKey[n:]},
+		Element{Set: byID, Key: idKey, Data: string(appendEndpoint(buf[:0], e))})
+}
+
+// endpointIDs returns the ids of the endpoints of a sticky view: the view in the top bit, below it a hash
+// of address and port, so that an endpoint has the same id whenever it comes back, on every node and after every
+// restart. Of two with one hash the lower endpoint keeps it, the other counts up: at worst a client chooses anew.
+func endpointIDs(v View, eps []netip.AddrPort) []uint32 {
+	order := make([]int, len(eps))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return eps[a].Compare(eps[b]) })
+	ids := make([]uint32, len(eps))
+	taken := make(map[uint32]bool, len(eps))
+	for _, i := range order {
+		id := endpointHash(eps[i])
+		for id == 0 || taken[id] {
+			id = (id + 1) & (1<<31 - 1)
+		}
+		taken[id] = true
+		ids[i] = id | uint32(v)<<31
+	}
+	return ids
+}
+
+func endpointHash(e netip.AddrPort) uint32 {
+	h := fnv.New32a()
+	b, _ := e.MarshalBinary() // never fails
+	h.Write(b)
+	return h.Sum32() & (1<<31 - 1)
+}
+
+// MergeRanges returns the ranges that cover the same addresses as the prefixes, disjoint, none next to
+// another, in order: interval sets refuse what overlaps.
+func MergeRanges(prefixes []netip.Prefix) []Range {
+	var out []Range
+	sorted := slices.Clone(prefixes)
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Masked().Addr().Compare(b.Masked().Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	for _, p := range sorted {
+		r := Range{From: p.Masked().Addr(), To: lastAddr(p)}
+		if n := len(out); n > 0 && out[n-1].To.BitLen() == r.From.BitLen() {
+			if next := out[n-1].To.Next(); !next.IsValid() || r.From.Compare(next) <= 0 {
+				if out[n-1].To.Less(r.To) {
+					out[n-1].To = r.To
+				}
+				continue
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// lastAddr is the highest address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

@@ -1,0 +1,66 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// intervalEnd marks, while a set is being read, the element that ends an interval.
+const intervalEnd = "end"
+
+// RangeElements returns the elements of a plain interval set that cover the prefixes of the family. The end
+// of a range is the first address behind it; a range that ends with the last address of all has none.
+func RangeElements(set SetID, f Family, prefixes []netip.Prefix) []Element {
+	var own []netip.Prefix
+	for _, p := range prefixes {
+		if FamilyOf(p.Addr()) == f {
+			own = append(own, p)
+		}
+	}
+	var out []Element
+	for _, r := range MergeRanges(own) {
+		e := Element{Set: set, Key: addrKey(r.From)}
+		if next := r.To.Next(); next.IsValid() {
+			e.End = addrKey(next)
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// AddrElements returns the elements of a set of single addresses of the family, without repetitions.
+func AddrElements(set SetID, f Family, addrs []netip.Addr) []Element {
+	var out []Element
+	for _, a := range addrs {
+		if FamilyOf(a) == f {
+			out = append(out, Element{Set: set, Key: addrKey(a)})
+		}
+	}
+	slices.SortFunc(out, func(a, b Element) int { return cmp.Compare(a.Key, b.Key) })
+	return slices.Compact(out)
+}
+
+// joinIntervals makes ranges of the starts and ends that the kernel lists, in whatever order.
+func joinIntervals(points []Element) []Element {
+	slices.SortFunc(points, func(a, b Element) int {
+		// Where one range ends and the next begins at once, the end comes first.
+		return cmp.Or(cmp.Compare(a.Key, b.Key), -cmp.Compare(a.Data, b.Data))
+	})
+	var out []Element
+	open := false
+	for _, p := range points {
+		switch {
+		case p.Data != intervalEnd:
+			out = append(out, p)
+			open = true
+		case open:
+			out[len(out)-1].End = p.Key
+			open = false
+		}
+	}
+	return out
+}

@@ -1,0 +1,88 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"net/netip"
+)
+
+// Memory is the order of endpoints that a table's content tells, so that after a restart slots stay as
+// they are and nothing has to be written.
+type Memory struct {
+	family Family
+	direct map[place]string // set, key of the frontend and slot, to endpoint
+	byID   map[place]string
+}
+
+// place is the key of an endpoint; set tells VIPs from NodePorts.
+type place struct {
+	set SetID
+	key string
+}
+
+// NewMemory indexes the content of a table.
+func NewMemory(c *Content) *Memory {
+	m := &Memory{c.Family, map[place]string{}, map[place]string{}}
+	for _, e := range c.Elements {
+		switch e.Set {
+		case Endpoints, NodePortEndpoints, EndpointIDs, NodePortEndpointIDs:
+			m.direct[place{e.Set, e.Key}] = e.Data
+		case EndpointsByID, NodePortEndpointsByID:
+			m.byID[place{e.Set, e.Key}] = e.Data
+		}
+	}
+	return m
+}
+
+// Adopt reorders the endpoints of a Service as the table has them.
+func (m *Memory) Adopt(s *Service) {
+	for _, v := range []View{ClusterView, LocalView} {
+		if len(s.endpoints(v)) == 0 {
+			continue
+		}
+		order := AssignSlots(m.slots(s, v), s.endpoints(v))
+		if v == LocalView {
+			s.Local = order
+		} else {
+			s.Cluster = order
+		}
+	}
+}
+
+// slots returns what the first frontend with endpoints of a view has in its slots.
+func (m *Memory) slots(s *Service, v View) []netip.AddrPort {
+	for i := range s.Frontends {
+		var out []netip.AddrPort
+		for e := m.at(s, &s.Frontends[i], v, 0); e.IsValid(); e = m.at(s, &s.Frontends[i], v, len(out)) {
+			out = append(out, e)
+		}
+		if len(out) > 0 {
+			return out
+		}
+	}
+	return nil
+}
+
+// at returns the endpoint in a slot, the zero value if there is none.
+func (m *Memory) at(s *Service, f *Frontend, v View, i int) netip.AddrPort {
+	front := string(appendFrontend(nil, s.Proto, f))
+	slot := string(appendClassID([]byte(front), uint32(NewSlot(v, i))))
+	direct, toID, byID := Endpoints, EndpointIDs, EndpointsByID
+	if f.Kind == NodePort {
+		direct, toID, byID = NodePortEndpoints, NodePortEndpointIDs, NodePortEndpointsByID
+	}
+	data := m.direct[place{direct, slot}]
+	if data == "" {
+		data = m.byID[place{byID, front + m.direct[place{toID, slot}]}]
+	}
+	return decodeEndpoint(m.family, data)
+}
+
+func decodeEndpoint(f Family, data string) netip.AddrPort {
+	d := decoder{data, true}
+	if e := netip.AddrPortFrom(d.addr(f), d.port()); d.ok {
+		return e
+	}
+	return netip.AddrPort{}
+}

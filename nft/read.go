@@ -1,0 +1,400 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Content is what a table in the kernel holds.
+type Content struct {
+	Family Family
+	Exists bool
+	// Chains by name, with the fingerprints of their rules in order; 0 stands for a rule that is not ours.
+	Chains map[string]ChainContent
+	// Sets by name.
+	Sets map[string]SetContent
+	// Elements of the sets in SetID order. Interval sets have theirs as ranges.
+	Elements []Element
+	// Programs are the keys of the two verdict maps.
+	Programs  map[Program]bool
+	Balancers map[Program]bool
+}
+
+// ChainContent is a chain as the kernel has it.
+type ChainContent struct {
+	Hook  *Hook
+	Rules []uint64
+}
+
+// SetContent is the declaration of a set as the kernel has it.
+type SetContent struct {
+	Flags, KeyType, KeyLen, DataType, DataLen, Size uint32
+	Comment                                         string
+}
+
+// errUnsteady says that others kept changing the ruleset while it was read.
+var errUnsteady = errors.New("ruleset kept changing while it was read")
+
+// readAttempts bounds how often a read starts anew because a commit, anyone's, came between its parts. A read
+// of 10,000 Services takes some 50 ms; somebody who commits more often than that for ten reads in a row is
+// not going to pause.
+const readAttempts = 10
+
+// Read returns the content of a family's table. It reads in parts; when the generation of the ruleset changes
+// meanwhile, it starts over.
+func (k *Kernel) Read(f Family) (*Content, error) {
+	for range readAttempts {
+		before, err := k.Generation()
+		if err != nil {
+			return nil, err
+		}
+		c, err := k.read(f)
+		if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ENOENT) {
+			return nil, err
+		}
+		after, errGen := k.Generation()
+		if errGen != nil {
+			return nil, errGen
+		}
+		if before == after {
+			return c, err
+		}
+	}
+	return nil, fmt.Errorf("read table %s %s, %d attempts: %w", f, TableName, readAttempts, errUnsteady)
+}
+
+// Generation returns the id of the ruleset's generation in this network namespace; each commit, anyone's, ends one.
+func (k *Kernel) Generation() (uint32, error) {
+	var gen uint32
+	err := k.request(unix.NFT_MSG_GETGEN, 0, nfgenmsg(unix.AF_UNSPEC), func(a *netlink.AttributeDecoder) {
+		if a.Type() == unix.NFTA_GEN_ID {
+			gen = a.Uint32()
+		}
+	}, nil)
+	if err != nil {
+		return 0, fmt.Errorf("get ruleset generation: %w", err)
+	}
+	return gen, nil
+}
+
+func (k *Kernel) read(f Family) (*Content, error) {
+	c := &Content{Family: f, Chains: map[string]ChainContent{}, Sets: map[string]SetContent{},
+		Programs: map[Program]bool{}, Balancers: map[Program]bool{}}
+	err := k.request(unix.NFT_MSG_GETTABLE, 0, tableRequest(f, unix.NFTA_TABLE_NAME), nil, func() { c.Exists = true })
+	if errors.Is(err, unix.ENOENT) {
+		return c, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get table %s %s: %w", f, TableName, err)
+	}
+	for _, part := range []func(*Content) error{k.readChains, k.readRules, k.readSets, k.readElements} {
+		if err := part(c); err != nil {
+			return nil, fmt.Errorf("read table %s %s: %w", f, TableName, err)
+		}
+	}
+	return c, nil
+}
+
+func tableRequest(f Family, attr uint16) wire {
+	w := nfgenmsg(f)
+	w.name(attr, TableName)
+	return w
+}
+
+func (k *Kernel) readChains(c *Content) error {
+	var name, table, typ string
+	var hook *Hook
+	return k.request(unix.NFT_MSG_GETCHAIN, netlink.Dump, tableRequest(c.Family, unix.NFTA_CHAIN_TABLE),
+		func(a *netlink.AttributeDecoder) {
+			switch a.Type() {
+			case unix.NFTA_CHAIN_TABLE:
+				table = a.String()
+			case unix.NFTA_CHAIN_NAME:
+				name = a.String()
+			case unix.NFTA_CHAIN_TYPE:
+				typ = a.String()
+			case unix.NFTA_CHAIN_HOOK:
+				hook = &Hook{}
+				a.Nested(hook.decode)
+			}
+		}, func() {
+			if hook != nil {
+				hook.Type = typ
+			}
+			if table == TableName {
+				c.Chains[name] = ChainContent{Hook: hook}
+			}
+			hook, typ = nil, ""
+		})
+}
+
+func (h *Hook) decode(a *netlink.AttributeDecoder) error {
+	a.ByteOrder = binary.BigEndian
+	for a.Next() {
+		switch a.Type() {
+		case unix.NFTA_HOOK_HOOKNUM:
+			h.Num = a.Uint32()
+		case unix.NFTA_HOOK_PRIORITY:
+			h.Priority = int32(a.Uint32())
+		}
+	}
+	return a.Err()
+}
+
+func (k *Kernel) readRules(c *Content) error {
+	var chain, table string
+	var print uint64
+	return k.request(unix.NFT_MSG_GETRULE, netlink.Dump, tableRequest(c.Family, unix.NFTA_RULE_TABLE),
+		func(a *netlink.AttributeDecoder) {
+			switch a.Type() {
+			case unix.NFTA_RULE_TABLE:
+				table = a.String()
+			case unix.NFTA_RULE_CHAIN:
+				chain = a.String()
+			case unix.NFTA_RULE_USERDATA:
+				print = rulePrint(a.Bytes())
+			}
+		}, func() {
+			if table == TableName {
+				cc := c.Chains[chain]
+				cc.Rules = append(cc.Rules, print)
+				c.Chains[chain] = cc
+			}
+			print = 0
+		})
+}
+
+// rulePrint returns the fingerprint in a rule's user data, 0 if there is none.
+func rulePrint(data []byte) uint64 {
+	if v := userdata.Get(data, ruleFingerprint); len(v) == 8 {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}
+
+func (k *Kernel) readSets(c *Content) error {
+	var name, table string
+	var s SetContent
+	return k.request(unix.NFT_MSG_GETSET, netlink.Dump, tableRequest(c.Family, unix.NFTA_SET_TABLE),
+		func(a *netlink.AttributeDecoder) {
+			switch a.Type() {
+			case unix.NFTA_SET_TABLE:
+				table = a.String()
+			case unix.NFTA_SET_NAME:
+				name = a.String()
+			default:
+				s.decode(a)
+			}
+		}, func() {
+			if table == TableName {
+				c.Sets[name] = s
+			}
+			s = SetContent{}
+		})
+}
+
+func (s *SetContent) decode(a *netlink.AttributeDecoder) {
+	switch a.Type() {
+	case unix.NFTA_SET_FLAGS:
+		s.Flags = a.Uint32()
+	case unix.NFTA_SET_KEY_TYPE:
+		s.KeyType = a.Uint32()
+	case unix.NFTA_SET_KEY_LEN:
+		s.KeyLen = a.Uint32()
+	case unix.NFTA_SET_DATA_TYPE:
+		s.DataType = a.Uint32()
+	case unix.NFTA_SET_DATA_LEN:
+		s.DataLen = a.Uint32()
+	case unix.NFTA_SET_USERDATA:
+		s.Comment, _ = userdata.GetString(a.Bytes(), userdata.NFTNL_UDATA_SET_COMMENT)
+	case unix.NFTA_SET_DESC:
+		a.Nested(func(a *netlink.AttributeDecoder) error {
+			a.ByteOrder = binary.BigEndian
+			for a.Next() {
+				if a.Type() == unix.NFTA_SET_DESC_SIZE {
+					s.Size = a.Uint32()
+				}
+			}
+			return a.Err()
+		})
+	}
+}
+
+// readElements reads the named sets and the verdict maps. Of a set that is declared otherwise than this version
+// declares it nothing is read: its elements would not be understood.
+func (k *Kernel) readElements(c *Content) error {
+	specs := setSpecs()
+	for id := range specs {
+		s, ok := c.Sets[specs[id].name]
+		if !ok || !s.matches(c.Family, &specs[id]) {
+			continue
+		}
+		if err := k.readSet(c, SetID(id)); err != nil {
+			return fmt.Errorf("elements of %s: %w", specs[id].name, err)
+		}
+	}
+	for name, programs := range map[string]map[Program]bool{programsMap: c.Programs, balancersMap: c.Balancers} {
+		if _, ok := c.Sets[name]; !ok {
+			continue
+		}
+		if err := k.elements(c.Family, name, func(e *rawElement) {
+			if len(e.key) == 4 && e.chain == Program(binary.NativeEndian.Uint32(e.key)).Chain() {
+				programs[Program(binary.NativeEndian.Uint32(e.key))] = true
+			}
+		}); err != nil {
+			return fmt.Errorf("elements of %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func (k *Kernel) readSet(c *Content, id SetID) error {
+	first := len(c.Elements)
+	plainInterval := setSpecs()[id].interval && !id.concatenated()
+	err := k.elements(c.Family, id.String(), func(e *rawElement) {
+		el := Element{Set: id, Key: string(e.key), End: string(e.keyEnd), Data: string(e.data), Comment: e.comment}
+		if plainInterval && e.flags&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
+			el.Data = intervalEnd
+		}
+		c.Elements = append(c.Elements, el)
+	})
+	if plainInterval {
+		c.Elements = append(c.Elements[:first], joinIntervals(c.Elements[first:])...)
+	}
+	return err
+}
+
+// rawElement is one element as it comes from the kernel; its slices are valid during the callback only.
+type rawElement struct {
+	key, keyEnd, data []byte
+	flags             uint32
+	comment           string
+	chain             string // of a goto verdict
+	timed             bool
+}
+
+// Elements calls fn for each key and datum of a set or map of ours by its nft name, as for clients of a sticky map.
+func (k *Kernel) Elements(f Family, set string, fn func(key, data []byte)) error {
+	return k.elements(f, set, func(e *rawElement) { fn(e.key, e.data) })
+}
+
+func (k *Kernel) elements(f Family, set string, fn func(*rawElement)) error {
+	w := nfgenmsg(f)
+	w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
+	w.name(unix.NFTA_SET_ELEM_LIST_SET, set)
+	return k.request(unix.NFT_MSG_GETSETELEM, netlink.Dump, w, func(a *netlink.AttributeDecoder) {
+		if a.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			eachAttr(a.Bytes(), func(_ uint16, elem []byte) {
+				var e rawElement
+				e.decode(elem)
+				fn(&e)
+			})
+		}
+	}, nil)
+}
+
+func (e *rawElement) decode(b []byte) {
+	eachAttr(b, func(typ uint16, v []byte) {
+		switch typ {
+		case unix.NFTA_SET_ELEM_KEY:
+			e.key = attr(v, unix.NFTA_DATA_VALUE)
+		case nftaSetElemKeyEnd:
+			e.keyEnd = attr(v, unix.NFTA_DATA_VALUE)
+		case unix.NFTA_SET_ELEM_DATA:
+			e.data = attr(v, unix.NFTA_DATA_VALUE)
+			e.chain = strings.TrimRight(string(attr(attr(v, unix.NFTA_DATA_VERDICT), unix.NFTA_VERDICT_CHAIN)), "\x00")
+		case unix.NFTA_SET_ELEM_FLAGS:
+			e.flags = binary.BigEndian.Uint32(v)
+		case unix.NFTA_SET_ELEM_USERDATA:
+			e.comment, _ = userdata.GetString(v, userdata.NFTNL_UDATA_SET_ELEM_COMMENT)
+		}
+	})
+}
+
+// eachAttr walks attributes without copying, which netlink.AttributeDecoder does.
+func eachAttr(b []byte, fn func(typ uint16, v []byte)) {
+	for len(b) >= 4 {
+		n := int(binary.NativeEndian.Uint16(b))
+		if n < 4 || n > len(b) {
+			return
+		}
+		fn(binary.NativeEndian.Uint16(b[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), b[4:n])
+		b = b[min((n+3)/4*4, len(b)):]
+	}
+}
+
+// attr returns the value of the first attribute of a type, nil if there is none.
+func attr(b []byte, want uint16) (found []byte) {
+	eachAttr(b, func(typ uint16, v []byte) {
+		if typ == want && found == nil {
+			found = v
+		}
+	})
+	return found
+}
+
+// request sends one request and decodes the replies: each is called for every attribute, done after every message.
+func (k *Kernel) request(typ uint16, flags netlink.HeaderFlags, body wire, each func(*netlink.AttributeDecoder), done func()) error {
+	req := netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ), Flags: netlink.Request | flags},
+		Data:   body,
+	}
+	req, err := k.conn.Send(req)
+	if err != nil {
+		return err
+	}
+	for m, err := range k.conn.ReceiveIter() {
+		if err != nil {
+			return unwrapErrno(err)
+		}
+		if m.Header.Flags&netlink.DumpInterrupted != 0 {
+			err = unix.EINTR
+		}
+		if m.Header.Sequence != req.Header.Sequence || len(m.Data) < 4 {
+			continue
+		}
+		if err := decodeMessage(m.Data[4:], each, done); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func decodeMessage(b []byte, each func(*netlink.AttributeDecoder), done func()) error {
+	if each != nil {
+		a, err := netlink.NewAttributeDecoder(b)
+		if err != nil {
+			return err
+		}
+		a.ByteOrder = binary.BigEndian
+		for a.Next() {
+			each(a)
+		}
+		if err := a.Err(); err != nil {
+			return err
+		}
+	}
+	if done != nil {
+		done()
+	}
+	return nil
+}
+
+// unwrapErrno returns the kernel's errno where a netlink error has one: it is then compared with errors.Is.
+func unwrapErrno(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return fmt.Errorf("%w", errno)
+	}
+	return err
+}

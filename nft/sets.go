@@ -1,0 +1,128 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+// SetID names a set or map whose elements follow the Services and the node.
+type SetID uint8
+
+// The maps from what is addressed to what is done.
+const (
+	// Services maps a ClusterIP or external address to its program.
+	Services SetID = iota
+	// NodePorts maps protocol and NodePort to a policy.
+	NodePorts
+	// ClusterPrograms and LocalPrograms map an external address to the balancer of a view.
+	ClusterPrograms
+	LocalPrograms
+	NodePortClusterPrograms
+	NodePortLocalPrograms
+	// Endpoints maps VIP and slot to the endpoint.
+	Endpoints
+	NodePortEndpoints
+	// EndpointIDs maps VIP and slot to the endpoint's id, EndpointsByID VIP and id to the endpoint: for
+	// sticky Services, whose clients are remembered by id because slots move.
+	EndpointIDs
+	NodePortEndpointIDs
+	EndpointsByID
+	NodePortEndpointsByID
+	// ClusterIPs are the addresses of which no unused port is let through.
+	ClusterIPs
+	// RejectServices and the following three are VIPs and NodePorts without an endpoint that could serve.
+	RejectServices
+	DropServices
+	RejectNodePorts
+	DropNodePorts
+	// Restricted are VIPs with source ranges, Allowed the ranges.
+	Restricted
+	Allowed
+	// Hairpin are pairs of a local endpoint with itself.
+	Hairpin
+	// NodePortAddresses are the node's addresses that take NodePorts.
+	NodePortAddresses
+	// Pods and ServiceCIDRs are ranges of addresses.
+	Pods
+	ServiceCIDRs
+	numSets
+)
+
+// field is one component of a concatenated key or datum.
+type field uint8
+
+const (
+	fieldAddr field = iota
+	fieldProto
+	fieldPort
+	fieldClassID
+	fieldVerdict
+)
+
+// setSpec is what a set or map is declared as.
+type setSpec struct {
+	name     string
+	key      []field
+	data     []field // nil for a set
+	interval bool
+	dynamic  bool   // the data path writes it, with timeouts
+	size     uint32 // bound of a dynamic set; others grow as needed
+	comment  string
+}
+
+func (s *setSpec) isMap() bool { return len(s.data) > 0 }
+
+// setSpecs are the named sets and maps in the order of their SetIDs. Their number is a constant: law 1.
+func setSpecs() [numSets]setSpec {
+	var (
+		vip      = []field{fieldAddr, fieldProto, fieldPort}
+		port     = []field{fieldProto, fieldPort}
+		vipSlot  = []field{fieldAddr, fieldProto, fieldPort, fieldClassID}
+		portSlot = []field{fieldProto, fieldPort, fieldClassID}
+		endpoint = []field{fieldAddr, fieldPort}
+		program  = []field{fieldClassID}
+		addr     = []field{fieldAddr}
+	)
+	return [numSets]setSpec{
+		Services:                {name: "services", key: vip, data: program, comment: "VIP to program"},
+		NodePorts:               {name: "nodeports", key: port, data: program, comment: "NodePort to policy"},
+		ClusterPrograms:         {name: "cluster-programs", key: vip, data: program, comment: "external VIP to the balancer of all endpoints"},
+		LocalPrograms:           {name: "local-programs", key: vip, data: program, comment: "external VIP to the balancer of local endpoints"},
+		NodePortClusterPrograms: {name: "nodeport-cluster-programs", key: port, data: program},
+		NodePortLocalPrograms:   {name: "nodeport-local-programs", key: port, data: program},
+		Endpoints:               {name: "endpoints", key: vipSlot, data: endpoint, comment: "VIP and slot to endpoint"},
+		NodePortEndpoints:       {name: "nodeport-endpoints", key: portSlot, data: endpoint, comment: "NodePort and slot to endpoint"},
+		EndpointIDs:             {name: "endpoint-ids", key: vipSlot, data: program, comment: "sticky VIP and slot to endpoint id"},
+		NodePortEndpointIDs:     {name: "nodeport-endpoint-ids", key: portSlot, data: program},
+		EndpointsByID:           {name: "endpoints-by-id", key: vipSlot, data: endpoint, comment: "sticky VIP and endpoint id to endpoint"},
+		NodePortEndpointsByID:   {name: "nodeport-endpoints-by-id", key: portSlot, data: endpoint},
+		ClusterIPs:              {name: "cluster-ips", key: addr},
+		RejectServices:          {name: "reject-services", key: vip, comment: "no endpoint anywhere"},
+		DropServices:            {name: "drop-services", key: vip, comment: "no endpoint on this node"},
+		RejectNodePorts:         {name: "reject-nodeports", key: port},
+		DropNodePorts:           {name: "drop-nodeports", key: port},
+		Restricted:              {name: "restricted", key: vip, comment: "VIPs with source ranges"},
+		Allowed:                 {name: "allowed", key: append(vip[:3:3], fieldAddr), interval: true, comment: "VIP and admitted sources"},
+		Hairpin:                 {name: "hairpin", key: append(addr[:1:1], vip...), comment: "local endpoints that reach themselves"},
+		NodePortAddresses:       {name: "nodeport-addresses", key: addr},
+		Pods:                    {name: "pods", key: addr, interval: true, comment: "where pods of this node send from"},
+		ServiceCIDRs:            {name: "service-cidrs", key: addr, interval: true},
+	}
+}
+
+// shared tells sets in which several Services may want the same element.
+func (id SetID) shared() bool { return id == ClusterIPs || id == Hairpin }
+
+// commented tells sets whose elements carry the Service's name: the ones a reader looks at first. The
+// others go without, to save kernel memory.
+func (id SetID) commented() bool {
+	switch id {
+	case Services, NodePorts, RejectServices, DropServices, RejectNodePorts, DropNodePorts:
+		return true
+	}
+	return false
+}
+
+// concatenated tells sets whose key has several fields.
+func (id SetID) concatenated() bool { return len(setSpecs()[id].key) > 1 }
+
+// String is the name that nft prints.
+func (id SetID) String() string { return setSpecs()[id].name }

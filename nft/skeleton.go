@@ -1,0 +1,245 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// TableName is the name of our table in both families.
+const TableName = "nftproxy"
+
+// Config is what of the node's configuration the rules depend on. What changes while running (addresses,
+// ranges) is in sets instead.
+type Config struct {
+	// MasqueradeBit is the bit of the packet mark that asks for masquerade, 0 to 31.
+	MasqueradeBit uint8
+	// MasqueradeAll masquerades all traffic to ClusterIPs.
+	MasqueradeAll bool
+	// Pods is how packets of pods on this node are told from others.
+	Pods PodMatch
+	// NodePortAll takes NodePorts at every address of the node but loopback; otherwise at NodePortAddresses.
+	NodePortAll bool
+}
+
+// PodMatch tells packets of this node's pods. With the zero value no packet is one.
+type PodMatch struct {
+	// CIDRs matches the source against the set Pods.
+	CIDRs bool
+	// Interface is the name of the input interface, or with Prefix how it begins.
+	Interface string
+	Prefix    bool
+}
+
+// Hook is where a base chain is attached.
+type Hook struct {
+	Type     string // filter, nat or route
+	Num      uint32 // NF_INET_*
+	Priority int32
+}
+
+// Chain is a chain with its rules; Hook is nil for one that others jump to.
+type Chain struct {
+	Name  string
+	Hook  *Hook
+	Rules []Rule
+}
+
+// Priorities of the hooks (uapi/linux/netfilter_ipv4.h).
+const (
+	dstnat = -100 // NF_IP_PRI_NAT_DST
+	filter = 0    // NF_IP_PRI_FILTER
+	srcnat = 100  // NF_IP_PRI_NAT_SRC
+)
+
+// Verdict maps. They hold one element per program, and none per Service, because to add an element whose
+// datum is a verdict makes the kernel validate the whole table. Policies jump through balancers, which lacks
+// them: the kernel refuses a graph of jumps with a cycle (EMLINK).
+const (
+	programsMap  = "programs"
+	balancersMap = "balancers"
+)
+
+// Skeleton returns the chains that every table has, callees before callers. It depends on nothing but its arguments.
+func Skeleton(f Family, c Config) []Chain {
+	l := lang{f}
+	chains := []Chain{
+		{Name: "masquerade-mark", Rules: []Rule{{"", all(key([]load{meta(expr.MetaKeyMARK)}), one(
+			mask(^c.mark(), c.mark()), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}))}}},
+		{Name: "refuse", Rules: refuse(f)},
+		{Name: "balance", Rules: []Rule{{"the balancer that a policy chose", dispatch(balancersMap)}}},
+	}
+	for _, k := range []Kind{KindExternal, KindNodePortExternal} {
+		chains = append(chains, Chain{Name: k.chain(), Rules: l.external(k)})
+	}
+	for _, k := range []Kind{KindExternalLocal, KindNodePortExternalLocal} {
+		chains = append(chains, Chain{Name: k.chain(), Rules: l.externalLocal(k, c)})
+	}
+	chains = append(chains,
+		Chain{Name: "run", Rules: []Rule{{"the program that the VIP is mapped to", dispatch(programsMap)}}},
+		Chain{Name: "services", Rules: l.services(c)},
+		Chain{Name: "source-ranges", Rules: l.sourceRanges()},
+		Chain{Name: "unserved", Rules: l.unserved()},
+		Chain{Name: "unserved-nodeports", Rules: l.unservedNodePorts(c)},
+	)
+	return append(chains, l.baseChains(c)...)
+}
+
+func (c Config) mark() uint32 { return 1 << (c.MasqueradeBit & 31) }
+
+// baseChains attaches the chains to the hooks.
+func (l lang) baseChains(c Config) []Chain {
+	call := func(chain string) []Rule { return []Rule{{"", one(jump(chain))}} }
+	callNew := func(chains ...string) (rules []Rule) {
+		for _, chain := range chains {
+			rules = append(rules, Rule{"", all(ctNew(), one(jump(chain)))})
+		}
+		return rules
+	}
+	return []Chain{
+		// Source ranges come before DNAT because afterwards the VIP is gone.
+		{"filter-prerouting", &Hook{"filter", unix.NF_INET_PRE_ROUTING, dstnat - 10}, callNew("source-ranges")},
+		{"filter-output-early", &Hook{"filter", unix.NF_INET_LOCAL_OUT, dstnat - 10}, callNew("source-ranges")},
+		{"nat-prerouting", &Hook{"nat", unix.NF_INET_PRE_ROUTING, dstnat}, call("services")},
+		{"nat-output", &Hook{"nat", unix.NF_INET_LOCAL_OUT, dstnat}, call("services")},
+		// Packets are refused only here because reject is not legal in prerouting before Linux 5.9, and because
+		// what was translated then has another destination.
+		{"filter-input", &Hook{"filter", unix.NF_INET_LOCAL_IN, filter}, callNew("unserved", "unserved-nodeports")},
+		{"filter-forward", &Hook{"filter", unix.NF_INET_FORWARD, filter}, callNew("unserved")},
+		{"filter-output", &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter}, callNew("unserved", "unserved-nodeports")},
+		// The source may only be chosen when the route is known.
+		{"nat-postrouting", &Hook{"nat", unix.NF_INET_POST_ROUTING, srcnat}, l.postrouting(c)},
+	}
+}
+
+// services finds the program of what the packet is addressed to.
+func (l lang) services(c Config) []Rule {
+	rules := []Rule{
+		{"", all(find(Services.String(), l.vip()...), one(goTo("run")))},
+		{"", all(l.toNodePort(c), find(NodePorts.String(), port()...), one(goTo("run")))},
+	}
+	if outside, ok := l.fromOutside(c); ok {
+		mark := Rule{"to a ClusterIP from outside the pods", all(in(ClusterIPs.String(), l.daddr()), outside, one(jump("masquerade-mark")))}
+		rules = append([]Rule{mark}, rules...)
+	}
+	return rules
+}
+
+// fromOutside matches what does not come from this node's pods; ok is false when nothing is to be told apart.
+func (l lang) fromOutside(c Config) (match []expr.Any, ok bool) {
+	switch {
+	case c.MasqueradeAll:
+		return nil, true
+	case c.Pods.CIDRs:
+		return notIn(Pods.String(), l.saddr()), true
+	case c.Pods.Interface != "":
+		return iifname(c.Pods.Interface, c.Pods.Prefix, true), true
+	}
+	return nil, false
+}
+
+// fromPods matches what comes from this node's pods.
+func (l lang) fromPods(c Config) (match []expr.Any, ok bool) {
+	switch {
+	case c.Pods.CIDRs:
+		return in(Pods.String(), l.saddr()), true
+	case c.Pods.Interface != "":
+		return iifname(c.Pods.Interface, c.Pods.Prefix, false), true
+	}
+	return nil, false
+}
+
+// toNodePort matches the addresses that take NodePorts.
+func (l lang) toNodePort(c Config) []expr.Any {
+	if c.NodePortAll {
+		return all(fibLocal(false), l.notLoopback())
+	}
+	return in(NodePortAddresses.String(), l.daddr())
+}
+
+// viewMaps are the maps of a policy from what is addressed to the balancers of its views.
+func (l lang) viewMaps(k Kind) (cluster, local string, fields []load) {
+	if k.IsNodePort() {
+		return NodePortClusterPrograms.String(), NodePortLocalPrograms.String(), port()
+	}
+	return ClusterPrograms.String(), LocalPrograms.String(), l.vip()
+}
+
+// external is externalTrafficPolicy Cluster: the endpoint may be on any node, so its answer has to come back here.
+func (l lang) external(k Kind) []Rule {
+	cluster, _, fields := l.viewMaps(k)
+	return []Rule{
+		{"", one(jump("masquerade-mark"))},
+		{"", all(find(cluster, fields...), one(goTo("balance")))},
+	}
+}
+
+// externalLocal is externalTrafficPolicy Local: it concerns what comes from outside the cluster only.
+func (l lang) externalLocal(k Kind, c Config) []Rule {
+	cluster, local, fields := l.viewMaps(k)
+	toCluster := all(find(cluster, fields...), one(goTo("balance")))
+	var rules []Rule
+	if pods, ok := l.fromPods(c); ok {
+		rules = append(rules, Rule{"pods of this node get any endpoint", all(pods, toCluster)})
+	}
+	return append(rules,
+		Rule{"the node itself too", all(fibLocal(true), one(jump("masquerade-mark")))},
+		Rule{"", all(fibLocal(true), toCluster)},
+		Rule{"others get a local one and keep their address", all(find(local, fields...), one(goTo("balance")))})
+}
+
+// sourceRanges drops what loadBalancerSourceRanges do not admit.
+func (l lang) sourceRanges() []Rule {
+	return []Rule{{"", all(in(Restricted.String(), l.vip()...),
+		notIn(Allowed.String(), append(l.vip(), l.saddr())...), drop())}}
+}
+
+// unserved judges what is still addressed to a VIP after DNAT had its chance.
+func (l lang) unserved() []Rule {
+	return []Rule{
+		{"no endpoint", all(in(RejectServices.String(), l.vip()...), one(&expr.Counter{}, goTo("refuse")))},
+		{"no local endpoint", all(in(DropServices.String(), l.vip()...), drop())},
+		{"unused port of a ClusterIP", all(in(ClusterIPs.String(), l.daddr()), one(&expr.Counter{}, goTo("refuse")))},
+		{"address of no Service", all(in(ServiceCIDRs.String(), l.daddr()), drop())},
+	}
+}
+
+func (l lang) unservedNodePorts(c Config) []Rule {
+	return []Rule{
+		{"no endpoint", all(l.toNodePort(c), in(RejectNodePorts.String(), port()...), one(&expr.Counter{}, goTo("refuse")))},
+		{"no local endpoint", all(l.toNodePort(c), in(DropNodePorts.String(), port()...), drop())},
+	}
+}
+
+// refuse answers so that a client fails at once: TCP with a reset, because ICMP is rate limited.
+func refuse(f Family) []Rule {
+	reject := &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmpPortUnreachable}
+	if f == IPv6 {
+		reject = &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmp6PortUnreachable}
+	}
+	return []Rule{
+		{"", all(key([]load{l4proto()}), one(equal([]byte{byte(TCP)}), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}))},
+		{"", one(reject)},
+	}
+}
+
+// Codes of "port unreachable" in RFC 792 and RFC 4443.
+const (
+	icmpPortUnreachable  = 3
+	icmp6PortUnreachable = 4
+)
+
+// postrouting masquerades what was marked and what a pod sends to itself through a Service.
+func (l lang) postrouting(c Config) []Rule {
+	masquerade := &expr.Masq{FullyRandom: true}
+	endpoint := append([]load{l.saddr()}, l.vip()...)
+	return []Rule{
+		{"our scratch register", all(dnated(), one(immediate(0), setPriority()))},
+		{"", all(key([]load{meta(expr.MetaKeyMARK)}), one(mask(c.mark(), 0), equal(native(c.mark()))),
+			key([]load{meta(expr.MetaKeyMARK)}), one(mask(^uint32(0), c.mark()),
+				&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}, masquerade))},
+		{"hairpin", all(dnated(), in(Hairpin.String(), endpoint...), one(masquerade))},
+	}
+}

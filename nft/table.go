@@ -1,0 +1,194 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"maps"
+	"slices"
+)
+
+// Table is what one family's table holds besides the Services' own elements: the chains that came into being on
+// demand. It is changed by Prepare, and takes what was prepared for true once Committed says so: commit,
+// then remember. Not safe for concurrent use.
+type Table struct {
+	Family     Family
+	balancers  map[Program]bool
+	affinities map[uint32]Affinity
+	numbers    map[string]uint32 // affinity numbers by owner, also of those not committed yet
+	taken      map[uint32]bool   // numbers that are in use, reserved or waiting to be swept
+	retired    []uint32          // out of use, their chains not yet deleted
+	pending    []func()
+	adding     map[Program]bool // balancers of this batch
+}
+
+// NewTable returns the Table of a family whose sticky views keep the numbers that c, the table's content, has.
+// Until Reconcile was called it knows nothing else.
+func NewTable(c *Content) *Table {
+	t := &Table{
+		Family: c.Family, balancers: map[Program]bool{}, affinities: map[uint32]Affinity{},
+		numbers: c.affinityNumbers(), taken: map[uint32]bool{}, adding: map[Program]bool{},
+	}
+	for _, id := range t.numbers {
+		t.taken[id] = true
+	}
+	return t
+}
+
+// Number gives the sticky views of a Service their numbers: those they have, or ones that are free.
+func (t *Table) Number(s *Service) {
+	for v, owner := range s.AffinityOwners() {
+		id, ok := t.numbers[owner]
+		if !ok {
+			for id = 1; t.taken[id]; id++ {
+			}
+			t.numbers[owner], t.taken[id] = id, true
+		}
+		s.AffinityIDs[v] = id
+	}
+}
+
+// Committed remembers what was prepared since the last call.
+func (t *Table) Committed() {
+	for _, remember := range t.pending {
+		remember()
+	}
+	t.pending = nil
+	clear(t.adding)
+}
+
+// Require adds to a batch what the program maps of a Service will refer to: balancers of counts that did not
+// occur before, and sticky chains. Call it before the Service's elements are added to the batch.
+func (t *Table) Require(b *Batch, s *Service) {
+	for _, p := range s.Balancers() {
+		t.requireBalancer(b, p)
+	}
+	for _, a := range s.Affinities() {
+		t.requireAffinity(b, a)
+	}
+}
+
+func (t *Table) requireBalancer(b *Batch, p Program) {
+	if t.balancers[p] || t.adding[p] {
+		return
+	}
+	b.AddChains(t.Family, []Chain{BalancerChain(t.Family, p)})
+	t.dispatch(b, []Program{p}, false)
+	t.adding[p] = true
+	t.pending = append(t.pending, func() { t.balancers[p] = true })
+}
+
+// dispatch enters programs in, or removes them from, both verdict maps.
+func (t *Table) dispatch(b *Batch, ps []Program, deletion bool) {
+	b.dispatchTo(t.Family, programsMap, ps, deletion)
+	b.dispatchTo(t.Family, balancersMap, ps, deletion)
+}
+
+// requireAffinity makes, or brings up to date, the chains of a sticky view. Rules are replaced as a whole:
+// they are few, and the client map stays.
+func (t *Table) requireAffinity(b *Batch, a Affinity) {
+	was, ok := t.affinities[a.ID]
+	if ok && was == a {
+		return
+	}
+	t.pending = append(t.pending, func() { t.affinities[a.ID] = a })
+	if !ok {
+		spec := affinitySpec(a)
+		b.addSet(t.Family, &spec)
+		b.AddChains(t.Family, a.Chains(t.Family))
+		t.dispatch(b, a.programs(), false)
+		return
+	}
+	t.replaceAffinity(b, was, a)
+}
+
+func (t *Table) replaceAffinity(b *Batch, was, a Affinity) {
+	had := was.programs()
+	for _, p := range a.programs() {
+		chains := a.chains(lang{t.Family}, p)
+		if !slices.Contains(had, p) {
+			b.AddChains(t.Family, chains)
+			t.dispatch(b, []Program{p}, false)
+			continue
+		}
+		for i := range chains {
+			b.flushChain(t.Family, chains[i].Name)
+		}
+		for i := range chains {
+			b.addRules(t.Family, &chains[i])
+		}
+	}
+	// A keyspace that is not wanted any more keeps its chains until the affinity goes: nothing leads there.
+	if was.NodePorts && !a.NodePorts || was.VIPs && !a.VIPs {
+		kept := a
+		kept.NodePorts, kept.VIPs = was.NodePorts || a.NodePorts, was.VIPs || a.VIPs
+		t.pending = append(t.pending, func() { t.affinities[a.ID] = kept })
+	}
+}
+
+func affinitySpec(a Affinity) setSpec {
+	return setSpec{
+		name: AffinityMap(a.ID), key: []field{fieldAddr}, data: []field{fieldClassID},
+		dynamic: true, size: a.Size, comment: a.Owner,
+	}
+}
+
+// Release takes sticky views out of use by their owners, after their Service's elements were deleted in the same
+// batch. Before Linux 6.2 the kernel drops an element's reference to a chain only after the commit, so
+// that the chains can only be deleted by a later batch: see Sweep. With them go the clients.
+func (t *Table) Release(b *Batch, owners []string) {
+	for _, owner := range owners {
+		id, ok := t.numbers[owner]
+		if !ok {
+			continue
+		}
+		a, known := t.affinities[id]
+		if known {
+			t.dispatch(b, a.programs(), true)
+		}
+		t.pending = append(t.pending, func() {
+			delete(t.numbers, owner)
+			if known {
+				t.retired = append(t.retired, id)
+			} else {
+				delete(t.taken, id)
+			}
+		})
+	}
+}
+
+// Sweep deletes the chains and maps that earlier batches released, and tells whether there are any.
+func (t *Table) Sweep(b *Batch) bool {
+	for _, id := range t.retired {
+		a := t.affinities[id]
+		chains := a.Chains(t.Family)
+		slices.Reverse(chains) // callers first
+		for i := range chains {
+			b.flushChain(t.Family, chains[i].Name)
+		}
+		for i := range chains {
+			b.deleteChain(t.Family, chains[i].Name)
+		}
+		b.deleteSet(t.Family, AffinityMap(id))
+		t.pending = append(t.pending, func() {
+			delete(t.affinities, id)
+			delete(t.taken, id)
+			t.retired = slices.DeleteFunc(t.retired, func(r uint32) bool { return r == id })
+		})
+	}
+	return len(t.retired) > 0
+}
+
+// Affinities returns the sticky views in use, by number.
+func (t *Table) Affinities() []Affinity {
+	var out []Affinity
+	for _, id := range slices.Sorted(maps.Keys(t.affinities)) {
+		if !slices.Contains(t.retired, id) {
+			out = append(out, t.affinities[id])
+		}
+	}
+	return out
+}
+
+// Balancers lists the balancers, sorted.
+func (t *Table) Balancers() []Program { return slices.Sorted(maps.Keys(t.balancers)) }
