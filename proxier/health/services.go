@@ -162,13 +162,15 @@ func (l *Listeners) hosts() []string {
 func (l *Listeners) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var errs []error
 	for name, in := range l.open {
 		in.close()
 		delete(l.open, name)
 	}
-	errs = append(errs, l.server.Close())
-	return errors.Join(errs...)
+	// The server may still list a socket whose goroutine has not ended yet.
+	if err := l.server.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
 }
 
 // Ports returns the Services whose server is open, with their ports.

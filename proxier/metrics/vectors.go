@@ -80,6 +80,7 @@ func newVectors() *vectors {
 func syncBuckets() []float64 { return metrics.ExponentialBuckets(0.001, 2, 15) }
 
 // programmingBuckets are kube-proxy's: fine below a minute, coarse to 5 min.
+// MergeBuckets puts a bucket of 0 before them, in kube-proxy as here.
 func programmingBuckets() []float64 {
 	return metrics.MergeBuckets(
 		metrics.LinearBuckets(0.25, 0.25, 2), // 0.25, 0.5

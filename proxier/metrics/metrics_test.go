@@ -1,0 +1,262 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package metrics
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/api/core/v1"
+)
+
+// describe gathers a registry and writes every metric of ours as one line:
+// name, type, labels, buckets.
+func describe(t *testing.T, m *Metrics) []string {
+	t.Helper()
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, f := range families {
+		if len(f.GetMetric()) == 0 {
+			continue
+		}
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		line := fmt.Sprintf("%s %s {%s}", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ","))
+		if h := f.GetMetric()[0].GetHistogram(); h != nil {
+			b := h.GetBucket()
+			line += fmt.Sprintf(" %d buckets %g..%g", len(b), b[0].GetUpperBound(), b[len(b)-1].GetUpperBound())
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// everything lets each method make an observation.
+func everything(m *Metrics) {
+	m.EndpointChanges(3, 2)
+	m.ServiceChanges(1, 1)
+	m.HealthzServed(200)
+	m.LivezServed(503)
+	m.SetAside("Service", 1)
+	m.SetAsideEvent("Service")
+	m.RoutingRepaired("route", 1)
+	f := m.Family(v1.IPv4Protocol)
+	at := time.Unix(1700000000, 500000000)
+	f.Queued(at)
+	f.Synced(Synced{Full: true, Took: 3 * time.Millisecond, At: at})
+	f.Synced(Synced{Took: time.Millisecond, At: at})
+	f.SyncFailed()
+	f.CleanupFailed()
+	f.NetworkProgrammed(2 * time.Second)
+	f.NoLocalEndpoints(4, 5)
+	f.Transaction(time.Millisecond, 2, 300)
+	f.Elements("services", 7)
+	f.DriftRepaired("element", 3)
+	f.Affinity(10, 0.5)
+	f.AffinityFull()
+	f.ConntrackPass(ConntrackPass{Took: time.Millisecond, Scanned: 100, Deleted: map[string]int{"endpoint gone": 2, "service gone": 1}, Failed: 1})
+}
+
+// TestNames holds names, types, labels and buckets. The lines that begin with
+// kubeproxy are an interface: dashboards and alerts are written against them.
+func TestNames(t *testing.T) {
+	m := New(v1.IPv4Protocol)
+	everything(m)
+	want := strings.Split(strings.TrimSpace(`
+kubeproxy_conntrack_reconciler_deleted_entries_total counter {ip_family}
+kubeproxy_conntrack_reconciler_sync_duration_seconds histogram {ip_family} 15 buckets 0.001..16.384
+kubeproxy_network_programming_duration_seconds histogram {ip_family} 81 buckets 0..300
+kubeproxy_proxy_healthz_total counter {code}
+kubeproxy_proxy_livez_total counter {code}
+kubeproxy_sync_full_proxy_rules_duration_seconds histogram {ip_family} 15 buckets 0.001..16.384
+kubeproxy_sync_partial_proxy_rules_duration_seconds histogram {ip_family} 15 buckets 0.001..16.384
+kubeproxy_sync_proxy_rules_duration_seconds histogram {ip_family} 15 buckets 0.001..16.384
+kubeproxy_sync_proxy_rules_endpoint_changes_pending gauge {}
+kubeproxy_sync_proxy_rules_endpoint_changes_total counter {}
+kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds gauge {ip_family}
+kubeproxy_sync_proxy_rules_last_timestamp_seconds gauge {ip_family}
+kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter {ip_family}
+kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter {ip_family}
+kubeproxy_sync_proxy_rules_no_local_endpoints_total gauge {ip_family,traffic_policy}
+kubeproxy_sync_proxy_rules_service_changes_pending gauge {}
+kubeproxy_sync_proxy_rules_service_changes_total counter {}
+nftproxy_affinity_clients gauge {ip_family}
+nftproxy_affinity_map_fill_ratio gauge {ip_family}
+nftproxy_affinity_map_full_total counter {ip_family}
+nftproxy_conntrack_delete_failures_total counter {ip_family}
+nftproxy_conntrack_deleted_entries_total counter {ip_family,reason}
+nftproxy_conntrack_scanned_entries_total counter {ip_family}
+nftproxy_drift_repairs_total counter {ip_family,object}
+nftproxy_elements gauge {ip_family,map}
+nftproxy_objects_set_aside gauge {kind}
+nftproxy_objects_set_aside_total counter {kind}
+nftproxy_routing_repairs_total counter {object}
+nftproxy_transaction_bytes_total counter {ip_family}
+nftproxy_transaction_duration_seconds histogram {ip_family} 15 buckets 5e-05..0.8192
+nftproxy_transaction_elements histogram {ip_family} 9 buckets 1..65536
+`), "\n")
+	if d := cmp.Diff(want, describe(t, m)); d != "" {
+		t.Errorf("metrics (-want +got):\n%s", d)
+	}
+}
+
+// TestValues checks that each method reaches its series.
+func TestValues(t *testing.T) {
+	m := New(v1.IPv4Protocol, v1.IPv6Protocol)
+	everything(m)
+	m.Family("IPvNone").SyncFailed() // counted nowhere, and no panic
+	body := scrape(t, m.Handler(Debug{}))
+	for _, line := range []string{
+		`kubeproxy_sync_proxy_rules_endpoint_changes_total 3`,
+		`kubeproxy_sync_proxy_rules_endpoint_changes_pending 2`,
+		`kubeproxy_sync_proxy_rules_service_changes_total 1`,
+		`kubeproxy_proxy_livez_total{code="503"} 1`,
+		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2`,
+		`kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
+		`kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
+		`kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1.7000000005e+09`,
+		`kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1.7000000005e+09`,
+		`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="internal"} 4`,
+		`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 5`,
+		`kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv4",le="2"} 1`,
+		`kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 3`,
+		`nftproxy_conntrack_deleted_entries_total{ip_family="IPv4",reason="endpoint gone"} 2`,
+		`nftproxy_elements{ip_family="IPv4",map="services"} 7`,
+		// Series of a family without events are there, at 0.
+		`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1`,
+		`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 0`,
+		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv6"} 0`,
+	} {
+		if !slices.Contains(body, line) {
+			t.Errorf("no line %q", line)
+		}
+	}
+	for _, prefix := range []string{"go_goroutines ", "process_resident_memory_bytes ", "kubernetes_build_info{"} {
+		if !slices.ContainsFunc(body, func(l string) bool { return strings.HasPrefix(l, prefix) }) {
+			t.Errorf("no metric %q", prefix)
+		}
+	}
+}
+
+// scrape reads /metrics as lines.
+func scrape(t *testing.T, h http.Handler) []string {
+	t.Helper()
+	status, body := page(t, h, http.MethodGet, "/metrics", "")
+	if status != http.StatusOK {
+		t.Fatalf("/metrics: %d %s", status, body)
+	}
+	return strings.Split(body, "\n")
+}
+
+func page(t *testing.T, h http.Handler, method, path, body string) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(body)))
+	out, err := io.ReadAll(w.Result().Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.Code, string(out)
+}
+
+func TestPages(t *testing.T) {
+	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	h := New(v1.IPv4Protocol).Handler(Debug{
+		Configz: map[string]any{"kubeproxy.config.k8s.io": map[string]string{"mode": "nftables"}},
+		Flags:   map[string]string{"v": "2", "config": "/etc/x"},
+		Version: "v0.1.0", GoVersion: "go1.26", Started: start,
+		Now:  func() time.Time { return start.Add(90*time.Second + 1) },
+		More: map[string]http.Handler{"/state": http.NotFoundHandler()},
+	})
+	for path, want := range map[string]string{
+		"/healthz":   "ok",
+		"/proxyMode": "nftables",
+		"/configz":   `{"kubeproxy.config.k8s.io":{"mode":"nftables"}}`,
+		"/flagz":     header("flagz") + "config=/etc/x\nv=2\n",
+		"/statusz": header("statusz") + "Started: Fri Nov 20 12:00:00 UTC 2026\nUp: 1m30s\nGo version: go1.26\nBinary version: v0.1.0\n" +
+			"Paths: /configz /flagz /healthz /metrics /metrics/slis /proxyMode /state /statusz\n",
+	} {
+		if status, got := page(t, h, http.MethodGet, path, ""); status != http.StatusOK || got != want {
+			t.Errorf("%s: %d %q, want %q", path, status, got, want)
+		}
+	}
+	if _, body := page(t, h, http.MethodGet, "/metrics/slis", ""); !strings.Contains(body, `kubernetes_healthcheck{name="ping",type="healthz"} 1`) {
+		t.Errorf("/metrics/slis does not know of the ping:\n%s", body)
+	}
+	for _, path := range []string{"/debug/pprof/", "/debug/flags/v", "/nothing"} {
+		if status, _ := page(t, h, http.MethodGet, path, ""); status != http.StatusNotFound {
+			t.Errorf("%s without profiling: %d", path, status)
+		}
+	}
+}
+
+func TestProfilingPages(t *testing.T) {
+	var level string
+	h := New().Handler(Debug{Profiling: true, SetVerbosity: func(s string) (string, error) {
+		if s == "x" {
+			return "", errors.New("not a number")
+		}
+		level = s
+		return "level " + s, nil
+	}, Now: time.Now})
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		answer             string
+	}{
+		{http.MethodPut, "/debug/flags/v", "4\n", http.StatusOK, "level 4"},
+		{http.MethodPut, "/debug/flags/v", "x", http.StatusBadRequest, "not a number"},
+		{http.MethodGet, "/debug/flags/v", "", http.StatusNotAcceptable, "only PUT"},
+		{http.MethodGet, "/debug/pprof/goroutine?debug=1", "", http.StatusOK, "goroutine profile"},
+		{http.MethodGet, "/debug/pprof/symbol", "", http.StatusOK, "num_symbols"},
+	} {
+		status, body := page(t, h, c.method, c.path, c.body)
+		if status != c.status || !strings.Contains(body, c.answer) {
+			t.Errorf("%s %s %q: %d %q, want %d with %q", c.method, c.path, c.body, status, body, c.status, c.answer)
+		}
+	}
+	if level != "4" {
+		t.Errorf("level is %q", level)
+	}
+}
+
+func TestConfigzError(t *testing.T) {
+	h := New().Handler(Debug{Configz: map[string]any{"bad": json.Number("x")}, Now: time.Now})
+	if status, _ := page(t, h, http.MethodGet, "/configz", ""); status != http.StatusInternalServerError {
+		t.Errorf("a document that does not encode: %d", status)
+	}
+}
+
+// TestHotPathAllocates nothing per change: the loop calls these for each.
+func TestHotPathAllocates(t *testing.T) {
+	m := New(v1.IPv4Protocol)
+	f := m.Family(v1.IPv4Protocol)
+	now := time.Now()
+	n := testing.AllocsPerRun(100, func() {
+		m.EndpointChanges(1, 1)
+		m.ServiceChanges(1, 1)
+		f.Queued(now)
+		f.Synced(Synced{Took: time.Millisecond, At: now})
+		f.Transaction(time.Millisecond, 2, 300)
+		f.NetworkProgrammed(time.Second)
+		f.NoLocalEndpoints(1, 1)
+	})
+	if n != 0 {
+		t.Errorf("%v allocations per change, want 0", n)
+	}
+}
