@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -224,5 +225,39 @@ func TestRefusedElementIsNamed(t *testing.T) {
 	b.Change(IPv4, Change{Add: []Element{good}})
 	if err := k.Commit(b); err != nil {
 		t.Errorf("after a refused commit: %v", err)
+	}
+}
+
+func TestWatchReportsOthersOnly(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	w, err := OpenWatch(int(n.fd))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Ignore(k.PortID()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	seen := make(chan Family, 1000)
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx, func(f Family) { seen <- f }) }()
+	program(t, k, IPv4, Config{}, sample(IPv4), nil)
+	program(t, k, IPv6, Config{}, sample(IPv6), nil)
+	// The kernel reports in order: what our own commits would have caused came before this.
+	n.nft(t, "", "add", "table", "ip", "other")
+	n.nft(t, "", "delete", "element", "ip6", "nftproxy", "cluster-ips", "{ fd00:10:96::1 }")
+	select {
+	case f := <-seen:
+		if f != IPv6 {
+			t.Errorf("first report is about %s, want ip6", f)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("no report")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -1,0 +1,96 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// Watch tells when somebody else changes our tables. What changed is not told: the event is a trigger to read
+// the tables again, not data. Needs CAP_NET_ADMIN.
+type Watch struct {
+	conn *netlink.Conn
+}
+
+// OpenWatch starts to watch a network namespace (see Open). Changes are noticed from then on.
+func OpenWatch(netns int) (*Watch, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
+	if err != nil {
+		return nil, fmt.Errorf("open netfilter netlink socket: %w", err)
+	}
+	_ = conn.SetReadBuffer(socketBuffer) // best effort: an overrun is noticed
+	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("join nftables multicast group: %w", err)
+	}
+	return &Watch{conn}, nil
+}
+
+// Ignore sets whose transactions are not reported: those of the netlink port of our own Kernel. A filter in the
+// kernel drops them, so that loading a large cluster costs the watcher nothing. Safe for concurrent use with Run.
+func (w *Watch) Ignore(portID uint32) error {
+	// The offset of nlmsg_pid is 12 (struct nlmsghdr). A filter loads big endian, the field is in host order.
+	port := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, portID))
+	filter, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: 12, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: port, SkipTrue: 1},
+		bpf.RetConstant{Val: 1<<32 - 1},
+		bpf.RetConstant{Val: 0},
+	})
+	if err != nil {
+		return fmt.Errorf("assemble filter: %w", err)
+	}
+	if err := w.conn.SetBPF(filter); err != nil {
+		return fmt.Errorf("attach filter: %w", err)
+	}
+	return nil
+}
+
+// Run calls changed for every message about a table of ours, of both families when messages were lost, until
+// ctx ends or the socket fails. It returns nil in the first case. changed must not block for long.
+func (w *Watch) Run(ctx context.Context, changed func(Family)) error {
+	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		msgs, err := w.conn.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS):
+			for _, f := range Families() {
+				changed(f)
+			}
+		case err != nil:
+			return fmt.Errorf("receive nftables events: %w", err)
+		}
+		for _, m := range msgs {
+			if f, ok := ours(m); ok {
+				changed(f)
+			}
+		}
+	}
+}
+
+// ours tells whether an event is about a table of ours. All messages but the end of a generation begin with
+// the table's name, attribute 1 of each kind.
+func ours(m netlink.Message) (Family, bool) {
+	if len(m.Data) < 4 || m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN {
+		return 0, false
+	}
+	f := Family(m.Data[0])
+	table := strings.TrimRight(string(attr(m.Data[4:], unix.NFTA_TABLE_NAME)), "\x00")
+	return f, table == TableName && (f == IPv4 || f == IPv6)
+}
+
+// Close ends the watch.
+func (w *Watch) Close() error { return w.conn.Close() }
