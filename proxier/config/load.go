@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 
@@ -139,7 +140,7 @@ func adoptSections(k *kubeproxyconfig.KubeProxyConfiguration) {
 func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *NFTProxyConfiguration, m Machine) (*Config, error) {
 	ownParsed, errs := parseOwn(own)
 	errs = append(validateKube(k), errs...)
-	errs = append(errs, logsapi.Validate(&k.Logging, nil, field.NewPath("KubeProxyConfiguration", "logging"))...)
+	errs = append(errs, logsapi.Validate(&k.Logging, LoggingGates(k.FeatureGates), field.NewPath("KubeProxyConfiguration", "logging"))...)
 	if len(errs) > 0 {
 		return nil, errs.ToAggregate()
 	}
@@ -170,7 +171,7 @@ func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *NFTPro
 		OwnExternal:          own,
 	}
 	orString(&c.Manifests, own.Manifests)
-	own.Manifests = c.Manifests
+	own.Manifests, own.Routing = c.Manifests, ownParsed.Routing
 	if a, ok := parseAddr(k.BindAddress); ok && !a.IsUnspecified() {
 		c.NodeIP = a
 	}
@@ -308,6 +309,23 @@ func loggingFromFlags(fs *pflag.FlagSet, to *logsapi.LoggingConfiguration) error
 	// The flag's patterns come first: the first that fits wins.
 	to.VModule = append(to.VModule, fromFile...)
 	return errors.Join(errs...)
+}
+
+// LoggingGates are the feature gates of component-base's logging, set by those
+// of the given gates that it knows. kube-proxy's other gates switch nothing here.
+func LoggingGates(given map[string]bool) featuregate.FeatureGate {
+	gates := featuregate.NewFeatureGate()
+	if err := logsapi.AddFeatureGates(gates); err != nil {
+		// Only a second registration of a name fails, and this is the first.
+		panic(err)
+	}
+	known := gates.GetAll()
+	for name, on := range given {
+		if spec, ok := known[featuregate.Feature(name)]; ok && !spec.LockToDefault {
+			_ = gates.SetFromMap(map[string]bool{name: on}) // known and not locked: cannot fail
+		}
+	}
+	return gates
 }
 
 // flagWarnings names the flags that were given and mean nothing.

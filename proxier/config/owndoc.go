@@ -7,6 +7,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nftproxy/nftproxy/routing"
 )
 
 // The identity of our own configuration document.
@@ -28,7 +30,7 @@ type NFTProxyConfiguration struct {
 	AffinityMapSize    int               `json:"affinityMapSize" doc:"Clients remembered per Service port with session affinity, per family; more are balanced without being remembered. 1 to 16777216."`
 	BatchWindow        metav1.Duration   `json:"batchWindow" doc:"How long changes are collected before they are sent to the kernel together. 0s to 1s."`
 	StaleFlows         StaleFlowsSection `json:"staleFlows" doc:"Conntrack entries of endpoints that no longer serve; those of UDP are always deleted."`
-	Routing            RoutingSection    `json:"routing" doc:"Addresses, routes and rules beside the balancing; see routing.md."`
+	Routing            routing.Config    `json:"routing" doc:"Addresses, routes and rules beside the balancing; see routing.md."`
 }
 
 // StaleFlowsSection is the staleFlows section.
@@ -37,53 +39,6 @@ type StaleFlowsSection struct {
 	SCTP  bool `json:"sctp" doc:"Delete SCTP flows to endpoints that are gone."`
 	Reset bool `json:"reset" doc:"Answer such TCP flows with a reset, so that clients notice at once. Needs tcp."`
 }
-
-// RoutingSection is the routing section.
-type RoutingSection struct {
-	ServiceRoutes    ServiceRoutesSection `json:"serviceRoutes" doc:"Routes to the service CIDRs for processes of the host, for nodes without a fitting route."`
-	MasqueradeSubnet SubnetsSection       `json:"masqueradeSubnet" doc:"Link-local subnet that the routing modes take their addresses from."`
-	Steering         SteeringSection      `json:"steering" doc:"Host traffic to ClusterIPs with internalTrafficPolicy Local goes to the pod gateway device."`
-	HandOff          HandOffSection       `json:"handOff" doc:"External traffic is left to another balancer behind a device."`
-}
-
-// SubnetsSection is one prefix per family.
-type SubnetsSection struct {
-	IPv4 string `json:"ipv4" doc:"IPv4 subnet, a /29 or larger; empty: none."`
-	IPv6 string `json:"ipv6" doc:"IPv6 subnet, a /125 or larger; empty: none."`
-}
-
-// ServiceRoutesSection is the serviceRoutes section.
-type ServiceRoutesSection struct {
-	Enabled bool     `json:"enabled" doc:"Switch the mode on."`
-	Device  string   `json:"device" doc:"Device that carries the routes; empty: a dummy device of our own."`
-	CIDRs   []string `json:"cidrs" doc:"Service CIDRs to route; empty: those of the ServiceCIDR objects."`
-}
-
-// SteeringSection is the steering section.
-type SteeringSection struct {
-	Enabled  bool     `json:"enabled" doc:"Switch the mode on."`
-	Device   string   `json:"device" doc:"The pod gateway device; required."`
-	Gateways []string `json:"gateways" doc:"Next hop behind the device, at most one per family; none: on link."`
-	Mark     uint32   `json:"mark" doc:"Packet mark of steered packets."`
-	Priority int      `json:"priority" doc:"Priority of the ip rule. 1 to 32765."`
-	Table    int      `json:"table" doc:"Routing table of steered packets. 1 to 252, or above 255."`
-}
-
-// HandOffSection is the handOff section.
-type HandOffSection struct {
-	Enabled  bool     `json:"enabled" doc:"Switch the mode on."`
-	Device   string   `json:"device" doc:"The device with the other balancer behind it; required."`
-	LocalETP []string `json:"localETP" doc:"Address that traffic under externalTrafficPolicy Local is sent to, at most one per family; none: the third of the masquerade subnet."`
-	Hairpin  []string `json:"hairpin" doc:"Source address of hairpinned traffic, at most one per family; none: 169.254.0.253 for IPv4."`
-	Classes  []string `json:"classes" doc:"Classes of traffic to hand off: NodePort, ExternalIP, LoadBalancer."`
-}
-
-// Classes of traffic that can be handed off.
-const (
-	classNodePort     = "NodePort"
-	classExternalIP   = "ExternalIP"
-	classLoadBalancer = "LoadBalancer"
-)
 
 // newOwnDocument returns the document with all defaults, into which a file is
 // decoded: what the file does not name keeps its default.
@@ -99,10 +54,5 @@ func newOwnDocument() *NFTProxyConfiguration {
 		// An SCTP association to an endpoint that is gone cannot go on: deleting
 		// its entry only lets the client reach another one.
 		StaleFlows: StaleFlowsSection{SCTP: true},
-		Routing: RoutingSection{
-			MasqueradeSubnet: SubnetsSection{IPv4: "169.254.169.0/29", IPv6: "fd69::/125"},
-			Steering:         SteeringSection{Mark: 0x1745ec, Priority: 30, Table: 7},
-			HandOff:          HandOffSection{Classes: []string{classNodePort, classExternalIP, classLoadBalancer}},
-		},
 	}
 }
