@@ -1,0 +1,258 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package build
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/kube"
+)
+
+// flags are what the choice needs to know of an endpoint. Where two slices tell of one address and port, the greater
+// flags count: a pod may have got the address of another one that is not quite gone, so what is not terminating comes
+// first; the rest of the order only makes the outcome independent of that of the slices.
+type flags uint16
+
+const (
+	forZone  flags = 1 << iota // a hint names this node's zone
+	hasZones                   // a hint names a zone
+	forNode                    // a hint names this node
+	hasNodes                   // a hint names a node
+	onNode                     // it runs on this node
+	good                       // it answers: ready or serving
+	draining                   // serving, but terminating, and not ready
+	ready                      // new connections may go to it
+	settled                    // it is not terminating
+)
+
+// entry is an endpoint of one port.
+type entry struct {
+	netip.AddrPort
+	flags flags
+}
+
+// target says at which number the endpoints of a slice serve a port of the Service.
+type target struct {
+	port, slice int32 // indices in the Service's ports and slices
+	number      uint16
+}
+
+// portKey is what ties the port of a slice to that of a Service.
+type portKey struct {
+	name  kube.Sym
+	proto kube.Proto
+}
+
+// fewPorts is up to how many ports a scan is cheaper than a map: both take about 50 ns per look-up there.
+const fewPorts = 16
+
+// appendTargets adds what the slices of a family serve of the ports, in order of the ports.
+func appendTargets(out []target, ports []kube.ServicePort, all []*kube.EndpointSlice, f nft.Family) []target {
+	var index map[portKey]int32
+	if len(ports) > fewPorts {
+		index = make(map[portKey]int32, len(ports))
+		for i := len(ports) - 1; i >= 0; i-- { // of two alike, which there should not be, the first counts
+			index[portKey{ports[i].Name, ports[i].Proto}] = int32(i)
+		}
+	}
+	for si, s := range all {
+		if s.IPv6 != (f == nft.IPv6) {
+			continue
+		}
+		for _, sp := range s.Ports {
+			if i := findPort(ports, index, portKey{sp.Name, sp.Proto}); i >= 0 {
+				out = append(out, target{i, int32(si), sp.Port})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b target) int { return cmp.Compare(a.port, b.port) })
+	return out
+}
+
+// findPort returns the index of a port, -1 if there is no such port. index is nil for few ports.
+func findPort(ports []kube.ServicePort, index map[portKey]int32, k portKey) int32 {
+	if index != nil {
+		if i, ok := index[k]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := range ports {
+		if ports[i].Name == k.name && ports[i].Proto == k.proto {
+			return int32(i)
+		}
+	}
+	return -1
+}
+
+// chooser sees endpoints from this node.
+type chooser struct {
+	node       kube.Sym
+	name, zone string
+	// last are the hints seen last, and what they mean: neighbours in a slice often have the same.
+	last      kube.Hints
+	lastFlags flags
+}
+
+func newChooser(n Node) chooser {
+	return chooser{node: kube.Intern(n.Name), name: n.Name, zone: n.Zone}
+}
+
+// flags judges an endpoint.
+func (c *chooser) flags(e *kube.Endpoint) flags {
+	f := c.hints(e.Hints)
+	if e.Node == c.node && c.name != "" {
+		f |= onNode
+	}
+	if e.Ready {
+		f |= ready | good
+	}
+	if e.Serving {
+		f |= good
+		if e.Terminating && !e.Ready {
+			f |= draining
+		}
+	}
+	if !e.Terminating {
+		f |= settled
+	}
+	return f
+}
+
+func (c *chooser) hints(h kube.Hints) flags {
+	if h == c.last {
+		return c.lastFlags
+	}
+	var f flags
+	if h.HasZones() {
+		f |= hasZones
+	}
+	if h.ForZone(c.zone) {
+		f |= forZone
+	}
+	if h.HasNodes() {
+		f |= hasNodes
+	}
+	if h.ForNode(c.name) {
+		f |= forNode
+	}
+	c.last, c.lastFlags = h, f
+	return f
+}
+
+// gather adds the endpoints of one port, sorted and each once.
+func (c *chooser) gather(out []entry, all []*kube.EndpointSlice, targets []target) []entry {
+	n := 0
+	for _, t := range targets {
+		n += len(all[t.slice].Endpoints)
+	}
+	out = slices.Grow(out, n)
+	for _, t := range targets {
+		eps := all[t.slice].Endpoints
+		for i := range eps {
+			out = append(out, entry{netip.AddrPortFrom(eps[i].Addr, t.number), c.flags(&eps[i])})
+		}
+	}
+	slices.SortFunc(out, func(a, b entry) int {
+		if d := a.AddrPort.Compare(b.AddrPort); d != 0 {
+			return d
+		}
+		return cmp.Compare(b.flags, a.flags) // the greater first: that one stays
+	})
+	return slices.CompactFunc(out, func(a, b entry) bool { return a.AddrPort == b.AddrPort })
+}
+
+// choice says by which flags the endpoints of a view are known, 0 if it has none.
+type choice struct {
+	cluster, local flags
+	served         bool // there is an endpoint on some node
+}
+
+// choose decides as kube-proxy does: ready endpoints, and where a view has none of them, those that still serve while
+// they terminate (KEP-1669). Hints narrow the cluster view only, and only while there are ready endpoints.
+func choose(es []entry) choice {
+	var any, anyLocal, anyReady flags
+	everyReady := ^flags(0)
+	for i := range es {
+		f := es[i].flags
+		any |= f
+		if f&onNode != 0 {
+			anyLocal |= f
+		}
+		if f&ready != 0 {
+			anyReady |= f
+			everyReady &= f
+		}
+	}
+	c := choice{cluster: usable(any), local: usable(anyLocal)}
+	c.served = c.cluster != 0
+	if c.cluster == ready {
+		c.cluster |= topology(anyReady, everyReady)
+	}
+	if c.local != 0 {
+		c.local |= onNode
+	}
+	return c
+}
+
+// usable is the flag of the endpoints that new connections may go to, 0 if there is none.
+func usable(any flags) flags {
+	switch {
+	case any&ready != 0:
+		return ready
+	case any&draining != 0:
+		return draining
+	}
+	return 0
+}
+
+// topology is the flag of the ready endpoints that hints give to this node: to the node itself or else to its zone. A
+// kind of hint counts only if every ready endpoint has one and at least one of them names this node or zone
+// (KEP-4444, KEP-3015). 0 is all.
+func topology(some, every flags) flags {
+	switch {
+	case every&hasNodes != 0 && some&forNode != 0:
+		return forNode
+	case every&hasZones != 0 && some&forZone != 0:
+		return forZone
+	}
+	return 0
+}
+
+// pick returns the endpoints that have all flags of a or all flags of b, in order; 0 is nobody's. If all of super,
+// from which the caller knows them to be, are picked, they share its memory.
+func pick(es []entry, super []netip.AddrPort, a, b flags) []netip.AddrPort {
+	n := 0
+	for i := range es {
+		if es[i].flags.match(a) || es[i].flags.match(b) {
+			n++
+		}
+	}
+	if n == len(super) {
+		return super
+	}
+	out := make([]netip.AddrPort, 0, n)
+	for i := range es {
+		if es[i].flags.match(a) || es[i].flags.match(b) {
+			out = append(out, es[i].AddrPort)
+		}
+	}
+	return out
+}
+
+// match tells whether all flags of mask are set; an empty mask matches nothing.
+func (f flags) match(mask flags) bool { return mask != 0 && f&mask == mask }
+
+// appendLocalReady adds the addresses of the ready endpoints on this node.
+func appendLocalReady(out []netip.Addr, es []entry) []netip.Addr {
+	for i := range es {
+		if es[i].flags.match(onNode | ready) {
+			out = append(out, es[i].Addr())
+		}
+	}
+	return out
+}
