@@ -61,7 +61,7 @@ type Affinity struct {
 	View    View          //
 	Modulus uint32        // of the view's number of endpoints
 	Timeout time.Duration // since the client's last new connection
-	Size    uint32        // most clients; those beyond are balanced. Fixed when the map is made
+	Size    uint32        // most clients; those beyond are balanced
 	// NodePorts tells that a frontend is a NodePort, VIPs that one is not.
 	NodePorts, VIPs bool
 }
@@ -142,6 +142,7 @@ func (s *Service) Affinities() []Affinity {
 			continue
 		}
 		a.ID, a.Owner, a.View, a.Modulus, a.Timeout = s.AffinityIDs[v], AffinityOwner(s.Name, v), v, Modulus(n), s.Affinity
+		a.Size = s.AffinitySize
 		out = append(out, a)
 	}
 	return out

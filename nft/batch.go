@@ -37,6 +37,20 @@ func (s subject) String() string {
 // Elements is the number of elements that the batch adds and deletes.
 func (b *Batch) Elements() int { return b.elem }
 
+// Size is the number of bytes of all messages.
+func (b *Batch) Size() int { return b.size }
+
+// Append adds all that other holds.
+func (b *Batch) Append(other *Batch) {
+	b.msgs = append(b.msgs, other.msgs...)
+	b.what = append(b.what, other.what...)
+	b.size += other.size
+	b.elem += other.elem
+	if b.err == nil {
+		b.err = other.err
+	}
+}
+
 // Empty tells whether there is nothing to commit.
 func (b *Batch) Empty() bool { return len(b.msgs) == 0 && b.err == nil }
 

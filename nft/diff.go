@@ -153,3 +153,20 @@ func (n Counter) Apply(c Change) Change {
 	}
 	return out
 }
+
+// Undo takes back what Apply did for c, in reverse.
+func (n Counter) Undo(c Change) {
+	for _, e := range c.Delete {
+		if e.Set.shared() {
+			n[e]++
+		}
+	}
+	for _, e := range c.Add {
+		if !e.Set.shared() {
+			continue
+		}
+		if n[e]--; n[e] == 0 {
+			delete(n, e)
+		}
+	}
+}

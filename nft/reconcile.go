@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chunk is how many elements one transaction changes at most where the change can be split. The kernel takes
+// ChunkSize is how many elements one transaction changes at most where the change can be split. The kernel takes
 // some 2 to 3 microseconds for each (measured: 135 ms for 50,000), so that the nfnetlink lock, for which
 // other programs on the node wait, is held for about 10 ms.
-const chunk = 4096
+const ChunkSize = 4096
 
 // Reconcile returns the transactions that make the table what it is to be, whatever c, its content, is. When
 // nothing is to be changed there are none. want are all Services of the family, with their slots and affinity
@@ -38,7 +38,7 @@ func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Elemen
 	first := &Batch{}
 	t.build(first, c, cfg, want)
 	batches := []*Batch{first}
-	for _, part := range Stage(DiffElements(c.Elements, wantedElements(want, node)), chunk) {
+	for _, part := range Stage(DiffElements(c.Elements, wantedElements(want, node)), ChunkSize) {
 		b := &Batch{}
 		b.Change(c.Family, part)
 		batches = append(batches, b)

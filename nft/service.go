@@ -29,6 +29,9 @@ type Service struct {
 	Affinity time.Duration
 	// AffinityIDs are the numbers of the sticky chains by view; used only where Affinity is not 0.
 	AffinityIDs [2]uint32
+	// AffinitySize is how many clients a sticky view remembers; those beyond are balanced. It takes effect when
+	// the view's map is made.
+	AffinitySize uint32
 }
 
 // FrontendKind tells how a frontend's traffic is judged.

@@ -57,6 +57,12 @@ func (t *Table) Committed() {
 	clear(t.adding)
 }
 
+// Discard forgets what was prepared since the last Committed: its batch was refused.
+func (t *Table) Discard() {
+	t.pending = nil
+	clear(t.adding)
+}
+
 // Require adds to a batch what the program maps of a Service will refer to: balancers of counts that did not
 // occur before, and sticky chains. Call it before the Service's elements are added to the batch.
 func (t *Table) Require(b *Batch, s *Service) {

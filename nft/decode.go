@@ -1,0 +1,119 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Decoded is an element of a named set or map as values. What the set does not have is zero.
+type Decoded struct {
+	// Addr, Proto and Port are the VIP, the NodePort (without an address) or the member of a set of addresses.
+	Addr  netip.Addr
+	Proto Proto
+	Port  uint16
+	// Slot is the slot or, in the maps by id, the endpoint id of the key.
+	Slot uint32
+	// Range is what an interval covers; in Hairpin both ends are the endpoint's address.
+	Range Range
+	// Program is the datum of a map of programs, ID that of a map of endpoint ids, Endpoint that of a map of endpoints.
+	Program  Program
+	ID       uint32
+	Endpoint netip.AddrPort
+}
+
+// Decode is the inverse of what made the element, in the family of its table. ok is false when the key or the
+// datum is shorter than the set's declaration says.
+func (e *Element) Decode(f Family) (d Decoded, ok bool) {
+	spec := &specTable[e.Set]
+	key := decoder{e.Key, true}
+	for i, field := range spec.key {
+		switch {
+		case field == fieldAddr && i == 0:
+			d.Addr = key.addr(f)
+		case field == fieldAddr:
+			a := key.addr(f)
+			d.Range = Range{From: a, To: a}
+		case field == fieldProto:
+			d.Proto = key.proto()
+		case field == fieldPort:
+			d.Port = key.port()
+		case field == fieldClassID:
+			d.Slot = key.classID()
+		}
+	}
+	d.decodeRange(f, e)
+	return d, d.decodeDatum(f, e, spec) && key.ok
+}
+
+// decodeRange finds the last address of an interval: in a concatenation the end is in it, else behind it.
+func (d *Decoded) decodeRange(f Family, e *Element) {
+	spec := &specTable[e.Set]
+	switch {
+	case !spec.interval:
+	case len(spec.key) > 1 && len(e.End) >= f.AddrLen():
+		d.Range.To, _ = netip.AddrFromSlice([]byte(e.End[len(e.End)-f.AddrLen():]))
+	case len(spec.key) > 1:
+	case e.End == "": // up to the last address of all
+		d.Range = Range{From: d.Addr, To: lastAddr(netip.PrefixFrom(d.Addr, 0))}
+	default:
+		end, _ := netip.AddrFromSlice([]byte(e.End))
+		d.Range = Range{From: d.Addr, To: end.Prev()}
+	}
+}
+
+func (d *Decoded) decodeDatum(f Family, e *Element, spec *setSpec) bool {
+	data := decoder{e.Data, true}
+	switch {
+	case !spec.isMap():
+	case spec.data[0] == fieldAddr:
+		d.Endpoint = netip.AddrPortFrom(data.addr(f), data.port())
+	case e.Set == EndpointIDs || e.Set == NodePortEndpointIDs:
+		d.ID = data.classID()
+	default:
+		d.Program = Program(data.classID())
+	}
+	return data.ok
+}
+
+// specTable saves Decode, which runs once per element, from building the specs each time. It is never written.
+var specTable = setSpecs()
+
+// ParseSet is the inverse of SetID.String.
+func ParseSet(name string) (SetID, bool) {
+	i := slices.IndexFunc(specTable[:], func(s setSpec) bool { return s.name == name })
+	return SetID(max(i, 0)), i >= 0
+}
+
+// IsInterval tells sets whose elements are ranges.
+func (id SetID) IsInterval() bool { return specTable[id].interval }
+
+// View returns the view that the slot belongs to.
+func (s Slot) View() View { return View(s >> 24) }
+
+// Index returns the place of the slot in its view.
+func (s Slot) Index() int { return int(s & maxProgramArg) }
+
+// Prefixes returns the fewest prefixes that cover a range.
+func (r Range) Prefixes() []netip.Prefix {
+	var out []netip.Prefix
+	for from := r.From; from.IsValid() && from.Compare(r.To) <= 0; {
+		bits := from.BitLen()
+		for bits > 0 {
+			p := netip.PrefixFrom(from, bits-1)
+			if p.Masked().Addr() != from || r.To.Less(lastAddr(p)) {
+				break
+			}
+			bits--
+		}
+		p := netip.PrefixFrom(from, bits)
+		out = append(out, p)
+		from = lastAddr(p).Next()
+	}
+	return out
+}
+
+// Contains tells whether an address is in the range.
+func (r Range) Contains(a netip.Addr) bool { return r.From.Compare(a) <= 0 && a.Compare(r.To) <= 0 }

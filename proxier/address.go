@@ -1,0 +1,121 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxier
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/nftproxy/nftproxy/nft"
+)
+
+// watchAddresses keeps p.local, the addresses of the node's interfaces, until ctx ends: NodePorts follow addresses
+// that come and go. A notification is a trigger to list them again.
+func (p *Proxier) watchAddresses(ctx context.Context) error {
+	ns := netns.None()
+	if p.opt.NetNS != 0 {
+		ns = netns.NsHandle(p.opt.NetNS)
+	}
+	handle, err := newHandle(ns)
+	if err != nil {
+		return fmt.Errorf("open route netlink socket: %w", err)
+	}
+	defer handle.Close()
+	updates := make(chan netlink.AddrUpdate, 64)
+	lost := make(chan error, 1)
+	opt := netlink.AddrSubscribeOptions{ErrorCallback: func(err error) {
+		select {
+		case lost <- err:
+		default:
+		}
+	}}
+	if p.opt.NetNS != 0 {
+		opt.Namespace = &ns
+	}
+	if err := netlink.AddrSubscribeWithOptions(updates, ctx.Done(), opt); err != nil {
+		return fmt.Errorf("watch addresses: %w", err)
+	}
+	for {
+		if err := p.listAddresses(handle); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-lost: // messages may have been lost: list again
+		case _, ok := <-updates:
+			if !ok && ctx.Err() == nil {
+				return fmt.Errorf("watch addresses: %w", errClosed)
+			}
+		}
+	}
+}
+
+func newHandle(ns netns.NsHandle) (*netlink.Handle, error) {
+	if ns == netns.None() {
+		return netlink.NewHandle()
+	}
+	return netlink.NewHandleAt(ns)
+}
+
+// listAddresses reads the addresses and kicks the loop if they are others than before.
+func (p *Proxier) listAddresses(h *netlink.Handle) error {
+	var list []netip.Addr
+	addrs, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			list = append(list, ip.Unmap())
+		}
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	list = slices.Compact(list)
+	p.mu.Lock()
+	changed := !slices.Equal(list, p.local)
+	p.local = list
+	p.mu.Unlock()
+	if changed {
+		p.kick()
+	}
+	return nil
+}
+
+// lookAround computes the surroundings from what is known now.
+func (p *Proxier) lookAround() surroundings {
+	node, cidrs := p.tracker.cluster()
+	p.mu.Lock()
+	local := p.local
+	p.mu.Unlock()
+	return surround(inputs{config: p.opt.Config, node: node, cidrs: cidrs, local: local})
+}
+
+// sameConfig tells whether the tables' rules were made for these surroundings.
+func (p *Proxier) sameConfig(s surroundings) bool {
+	for f, t := range p.tables {
+		if t.config != s.byFam[f].config {
+			return false
+		}
+	}
+	return len(p.tables) == len(nft.Families())
+}
+
+// healthAddrs are the addresses that health check servers listen on: those that take NodePorts, nil for all.
+func (p *Proxier) healthAddrs() []netip.Addr {
+	var out []netip.Addr
+	for _, f := range nft.Families() {
+		s := p.around.byFam[f]
+		if s.config.NodePortAll {
+			return nil
+		}
+		out = append(out, s.nodePorts...)
+	}
+	return out
+}

@@ -1,0 +1,101 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxier
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nftproxy/nftproxy/ctsync"
+	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/build"
+)
+
+// Flows is told what is offered: a ctsync.Syncer. None of its methods may block for long.
+type Flows interface {
+	// Announce comes before a commit, Update after it.
+	Announce([]ctsync.Change)
+	Update([]ctsync.Change)
+	SetNodeAddrs([]netip.Addr)
+	SetServiceCIDRs([]netip.Prefix)
+	// Resync comes once, when everything is known and committed.
+	Resync()
+}
+
+// announce tells what a commit is about to offer.
+func (p *Proxier) announce(updates []*update) {
+	if p.opt.Flows != nil {
+		_, offered := flowChanges(updates)
+		p.opt.Flows.Announce(offered)
+	}
+}
+
+// tellFlows tells what a commit offers, and what it does not offer any more: the latter first, because another
+// Service may have taken it over.
+func (p *Proxier) tellFlows(updates []*update) {
+	if p.opt.Flows == nil {
+		return
+	}
+	if !slices.Equal(p.flowsAt.local, p.around.local) {
+		p.opt.Flows.SetNodeAddrs(p.around.local)
+	}
+	if !slices.Equal(p.flowsAt.cidrs, p.around.cidrs) {
+		p.opt.Flows.SetServiceCIDRs(p.around.cidrs)
+	}
+	p.flowsAt = p.around
+	gone, offered := flowChanges(updates)
+	if changes := append(gone, offered...); len(changes) > 0 {
+		p.opt.Flows.Update(changes)
+	}
+	if !p.synced {
+		p.opt.Flows.Resync()
+	}
+}
+
+// flowChanges returns the frontends that the updates take away and those that they add or change.
+func flowChanges(updates []*update) (gone, offered []ctsync.Change) {
+	taken := map[ctsync.Frontend]bool{}
+	for _, u := range updates {
+		for i := range u.nextPorts() {
+			port := &u.next.ports[i]
+			was := flowFrontends(u.prev.port(port))
+			same := len(was) > 0 && slices.Equal(u.prev.port(port).Serving, port.Serving)
+			for _, f := range flowFrontends(port) {
+				taken[f] = true
+				if !same || !slices.Contains(was, f) {
+					offered = append(offered, ctsync.Change{Frontend: f, Endpoints: port.Serving})
+				}
+			}
+		}
+	}
+	for _, u := range updates {
+		for i := range u.prevPorts() {
+			for _, f := range flowFrontends(&u.prev.ports[i]) {
+				if !taken[f] {
+					gone = append(gone, ctsync.Change{Frontend: f, Removed: true})
+				}
+			}
+		}
+	}
+	return gone, offered
+}
+
+// flowFrontends are the frontends of a port in the terms of conntrack.
+func flowFrontends(port *build.Port) []ctsync.Frontend {
+	if port == nil {
+		return nil
+	}
+	var out []ctsync.Frontend
+	for _, f := range port.Frontends {
+		addr := f.Addr
+		if f.Kind == nft.NodePort {
+			addr = netip.IPv4Unspecified()
+			if port.Family == nft.IPv6 {
+				addr = netip.IPv6Unspecified()
+			}
+		}
+		out = append(out, ctsync.Frontend{Addr: addr, Port: f.Port, Proto: ctsync.Proto(port.Proto)})
+	}
+	return out
+}

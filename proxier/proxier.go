@@ -1,0 +1,335 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/build"
+	"github.com/nftproxy/nftproxy/proxier/config"
+	"github.com/nftproxy/nftproxy/proxier/health"
+	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/metrics"
+)
+
+// Options are what a Proxier works with.
+type Options struct {
+	Config *config.Config
+	// NetNS is the descriptor of the network namespace to work in, 0 for that of the process.
+	NetNS int
+	// Metrics, Health and Listeners are told what happens. None may be nil.
+	Metrics   *metrics.Metrics
+	Health    *health.Proxy
+	Listeners *health.Listeners
+	// Recorder writes Events about objects; nil writes none.
+	Recorder Recorder
+	// Flows is told, after each commit, what is offered now; nil tells nobody.
+	Flows Flows
+	// FirstSync is called once, after the first time that the tables were as they should be.
+	FirstSync func()
+}
+
+// Recorder writes Events.
+type Recorder interface {
+	// Event is about a Service; uid may be empty.
+	Event(object kube.Ref, uid string, reason, message string)
+}
+
+// dataplane is the kernel's side: nft.Kernel, or one that fails on purpose in a test.
+type dataplane interface {
+	Read(nft.Family) (*nft.Content, error)
+	Commit(*nft.Batch) error
+	PortID() uint32
+}
+
+// Proxier keeps the kernel's tables true to what the sources say. Make one with New and call Run once.
+type Proxier struct {
+	opt     Options
+	tracker *tracker
+	kicked  chan struct{}
+
+	// What other goroutines tell the loop.
+	mu    sync.Mutex
+	drift bool
+	local []netip.Addr
+
+	// What follows belongs to the goroutine of Run.
+	kernel  dataplane
+	watch   *nft.Watch
+	around  surroundings
+	index   *build.Index
+	entries map[kube.Name]*entry // committed
+	aside   map[kube.Name]*aside
+	losses  map[kube.Name]string // told about each Service's frontends that others have
+	tables  map[nft.Family]*table
+	known   bool // entries and tables are what the kernel has
+	synced  bool // at least once
+	flowsAt surroundings // what Flows were told of
+	healths health.Services
+	// healthsAt are the addresses that the health check servers listen on.
+	healthsAt []netip.Addr
+	retry   backoff
+	repair  time.Time // when drift was last looked for
+}
+
+// table is what is known of one family's table.
+type table struct {
+	*nft.Table
+	shared nft.Counter
+	node   []nft.Element
+	config nft.Config
+}
+
+// entry is what one Service asks of the dataplane in both families.
+type entry struct {
+	ports []build.Port
+}
+
+var errClosed = errors.New("closed by the kernel")
+
+// New returns a Proxier. Its Sink may be given to a source at once.
+func New(opt Options) *Proxier {
+	p := &Proxier{
+		opt:     opt,
+		kicked:  make(chan struct{}, 1),
+		index:   build.NewIndex(),
+		entries: map[kube.Name]*entry{},
+		aside:   map[kube.Name]*aside{},
+		losses:  map[kube.Name]string{},
+		tables:  map[nft.Family]*table{},
+		healths: health.Services{},
+	}
+	p.tracker = newTracker(p.kick)
+	return p
+}
+
+// Sink takes what the sources learn.
+func (p *Proxier) Sink() kube.Sink { return p.tracker }
+
+// kick makes the loop look again; it never blocks.
+func (p *Proxier) kick() {
+	select {
+	case p.kicked <- struct{}{}:
+	default:
+	}
+}
+
+// Run works until ctx ends, and returns nil then; the tables stay as they are. It returns an error when the
+// kernel cannot be reached at all. It needs CAP_NET_ADMIN.
+func (p *Proxier) Run(ctx context.Context) error {
+	kernel, err := nft.Open(p.opt.NetNS)
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	if p.watch, err = nft.OpenWatch(p.opt.NetNS); err != nil {
+		return err
+	}
+	defer p.watch.Close()
+	return p.runOn(ctx, kernel)
+}
+
+// runOn is Run with a kernel given. It ends when the loop or one of the watchers does.
+func (p *Proxier) runOn(ctx context.Context, kernel dataplane) error {
+	p.kernel = kernel
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	watchers := []func(context.Context) error{p.watchAddresses}
+	if p.watch != nil {
+		if err := p.watch.Ignore(kernel.PortID()); err != nil {
+			return err
+		}
+		watchers = append(watchers, func(ctx context.Context) error {
+			return p.watch.Run(ctx, func(nft.Family) { p.suspect() })
+		})
+	}
+	failed := make(chan error, len(watchers))
+	for _, w := range watchers {
+		go func() { failed <- w(ctx) }()
+	}
+	err := p.loop(ctx, failed)
+	cancel()
+	return err
+}
+
+// suspect notes that somebody else changed our tables.
+func (p *Proxier) suspect() {
+	p.mu.Lock()
+	p.drift = true
+	p.mu.Unlock()
+	p.kick()
+}
+
+// loop waits for something to do, gathers what comes within the batch window, and does it.
+func (p *Proxier) loop(ctx context.Context, failed <-chan error) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	last := time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+		case <-timer.C:
+		case <-p.kicked:
+			if !p.gather(ctx, last) {
+				return nil
+			}
+		}
+		next := p.round(ctx)
+		last = time.Now()
+		timer.Reset(next)
+	}
+}
+
+// gather waits for the batch window and for what is left of the minimum period since the last round ended. It
+// returns false when ctx ends.
+func (p *Proxier) gather(ctx context.Context, last time.Time) bool {
+	wait := p.opt.Config.Own.BatchWindow
+	if !last.IsZero() {
+		wait = max(wait, p.opt.Config.MinSyncPeriod-time.Since(last))
+	}
+	if wait <= 0 {
+		return true
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// idle is when to look again although nothing was heard of. kube-proxy rewrites everything once an hour; we read
+// and compare.
+const idle = time.Hour
+
+// round brings the kernel up to date and returns when to come again at the latest.
+func (p *Proxier) round(ctx context.Context) time.Duration {
+	if !p.tracker.complete() {
+		return idle // the source kicks
+	}
+	log := klog.FromContext(ctx)
+	if wait := p.takeDrift(); wait > 0 {
+		return wait
+	}
+	work := p.tracker.take()
+	p.reportProblems(work.problems)
+	err := p.apply(ctx, work)
+	if err == nil {
+		p.retry.reset()
+		return p.nextAside()
+	}
+	p.known = false
+	p.tracker.giveBack(work)
+	p.countFailure(err)
+	wait := p.retry.next(p.opt.Config.SyncPeriod)
+	log.Error(err, "Sync failed, will read the tables and try again", "services", len(work.services), "in", wait)
+	return wait
+}
+
+// repairGap is how far apart looks at drift are at least, so that somebody who keeps changing our tables cannot
+// keep us busy. It is half of the 100 ms in which a change is to be repaired.
+const repairGap = 50 * time.Millisecond
+
+// takeDrift makes the tables unknown if somebody changed them. When the last look was just now it returns how
+// long to wait.
+func (p *Proxier) takeDrift() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.drift {
+		return 0
+	}
+	if since := time.Since(p.repair); since < repairGap {
+		return repairGap - since
+	}
+	p.drift, p.known = false, false
+	p.repair = time.Now()
+	return 0
+}
+
+// apply commits a batch of work, by a comparison with the kernel if what it has is not known.
+func (p *Proxier) apply(ctx context.Context, work pending) error {
+	start := time.Now()
+	p.markTaken(work)
+	around := p.lookAround()
+	full := !p.known || !p.sameConfig(around)
+	if full || !around.node.equal(p.around.node) {
+		p.everything(work.services)
+	}
+	p.around = around
+	updates := p.prepare(work)
+	var err error
+	if full {
+		err = p.resync(ctx, updates)
+	} else {
+		err = p.sync(ctx, updates)
+	}
+	if err != nil {
+		return err
+	}
+	p.finish(ctx, work, updates, start, full)
+	return nil
+}
+
+// markTaken tells health that what was queued is being worked on.
+func (p *Proxier) markTaken(work pending) {
+	for _, f := range ipFamilies() {
+		if !work.since.IsZero() {
+			p.opt.Health.Taken(f)
+			p.opt.Metrics.Family(f).Queued(work.since)
+		}
+	}
+}
+
+func ipFamilies() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
+
+func ipFamily(f nft.Family) v1.IPFamily {
+	if f == nft.IPv4 {
+		return v1.IPv4Protocol
+	}
+	return v1.IPv6Protocol
+}
+
+// countFailure counts a failed sync in the family that it is about, or in both.
+func (p *Proxier) countFailure(err error) {
+	var op *nft.OpError
+	for _, f := range nft.Families() {
+		if !errors.As(err, &op) || op.Family == f {
+			p.opt.Metrics.Family(ipFamily(f)).SyncFailed()
+		}
+	}
+}
+
+// commit carries out one transaction.
+func (p *Proxier) commit(b *nft.Batch, f nft.Family) error {
+	if b.Empty() {
+		return nil
+	}
+	start, port := time.Now(), p.kernel.PortID()
+	err := p.kernel.Commit(b)
+	if now := p.kernel.PortID(); now != port && p.watch != nil {
+		// A refused commit made the kernel's side open a new socket.
+		err = errors.Join(err, p.watch.Ignore(now))
+	}
+	if err != nil {
+		return fmt.Errorf("commit %d elements: %w", b.Elements(), err)
+	}
+	p.opt.Metrics.Family(ipFamily(f)).Transaction(time.Since(start), b.Elements(), b.Size())
+	return nil
+}
