@@ -24,10 +24,19 @@ type Decoded struct {
 	Endpoint netip.AddrPort
 }
 
-// Decode is the inverse of what made the element, in the family of its table. ok is false when the key or the
-// datum is shorter than the set's declaration says.
-func (e *Element) Decode(f Family) (d Decoded, ok bool) {
-	spec := &specTable[e.Set]
+// Decoder decodes elements of one family's table.
+type Decoder struct {
+	f     Family
+	specs [numSets]setSpec
+}
+
+// NewDecoder returns the Decoder of a family.
+func NewDecoder(f Family) *Decoder { return &Decoder{f, setSpecs()} }
+
+// Decode is the inverse of what made the element. ok is false when the key or the datum is shorter than the set's
+// declaration says.
+func (t *Decoder) Decode(e *Element) (d Decoded, ok bool) {
+	f, spec := t.f, &t.specs[e.Set]
 	key := decoder{e.Key, true}
 	for i, field := range spec.key {
 		switch {
@@ -44,13 +53,12 @@ func (e *Element) Decode(f Family) (d Decoded, ok bool) {
 			d.Slot = key.classID()
 		}
 	}
-	d.decodeRange(f, e)
+	d.decodeRange(f, e, spec)
 	return d, d.decodeDatum(f, e, spec) && key.ok
 }
 
 // decodeRange finds the last address of an interval: in a concatenation the end is in it, else behind it.
-func (d *Decoded) decodeRange(f Family, e *Element) {
-	spec := &specTable[e.Set]
+func (d *Decoded) decodeRange(f Family, e *Element, spec *setSpec) {
 	switch {
 	case !spec.interval:
 	case len(spec.key) > 1 && len(e.End) >= f.AddrLen():
@@ -78,17 +86,15 @@ func (d *Decoded) decodeDatum(f Family, e *Element, spec *setSpec) bool {
 	return data.ok
 }
 
-// specTable saves Decode, which runs once per element, from building the specs each time. It is never written.
-var specTable = setSpecs()
-
 // ParseSet is the inverse of SetID.String.
 func ParseSet(name string) (SetID, bool) {
-	i := slices.IndexFunc(specTable[:], func(s setSpec) bool { return s.name == name })
+	specs := setSpecs()
+	i := slices.IndexFunc(specs[:], func(s setSpec) bool { return s.name == name })
 	return SetID(max(i, 0)), i >= 0
 }
 
 // IsInterval tells sets whose elements are ranges.
-func (id SetID) IsInterval() bool { return specTable[id].interval }
+func (id SetID) IsInterval() bool { return setSpecs()[id].interval }
 
 // View returns the view that the slot belongs to.
 func (s Slot) View() View { return View(s >> 24) }
