@@ -55,6 +55,34 @@
 //	lab.SendAll(probes, 64)
 //	conn, err := p.Open()  // a connection that is kept; conn.Ping(timeout)
 //
+// Options.Clients, Host.AddAddr, Host.Route, Client.Via, Host.Sysctl and Host.NL change the network; lab.NFT(host, args...)
+// and Host.Run run programs in it; Host.Get fetches a URL from inside.
+//
 // A backend on a node's own address (n.Node(1).Serve) is a host-networked endpoint. SCTP works without SCTP sockets, by raw
 // INIT and INIT ACK; see sctp.go. Host.AnyIP with a nameless Listen makes thousands of endpoints of one listener.
+//
+// # Services
+//
+//	svc := lab.WithNodePorts(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080)), 30080)  // ClusterIP(f, 10) port 80
+//	slices := lab.NewSlices(svc, n.Pod(1, 1).Endpoint(), n.Pod(2, 1).Endpoint())             // one slice per family
+//	node := lab.NewNode(n.Node(1), "topology.kubernetes.io/zone", "a")
+//	err := source.Apply(ctx, lab.Objects(svc, slices, node)...)
+//
+// WithLoadBalancer and WithExternalIP make the other types; Endpoint.With sets conditions. A Source is either a directory,
+//
+//	source := lab.ManifestDir(t.TempDir())
+//	proxy := lab.Must(lab.StartProxy(n.Node(1), lab.ProxySpec{Kind: lab.NFTProxy, Manifests: string(source)}))(t)
+//
+// or a control plane, which is the source itself:
+//
+//	var shared lab.Shared                                          // one per test binary; see Shared
+//	cp := shared.ControlPlane(t)                                   // 2 s the first time; empty for each test
+//	api := lab.Must(n.Attach(cp))(t)                               // reachable in this network; api.Cut, api.Restore
+//	proxies := lab.Must(lab.StartProxies(n, lab.ProxySpec{Kind: lab.KubeProxy, API: api}))(t)   // on every node
+//
+// A proxy that runs from the API server needs the Node objects of the network. StartProxy returns when the proxy is healthy,
+// serves the Service of the API server, and answers ProxySpec.Ready. Proxy.Stop is SIGTERM, Kill is SIGKILL, Restart starts
+// it anew; logs of a failed test are shown. cp.Client is client-go's; cp.Kubectl runs kubectl.
+//
+// The binary under test is bin/nftproxy, or $NFTPROXY_BIN. The peers come from 'make peers', or from $NFTPROXY_PEERS.
 package lab

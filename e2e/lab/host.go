@@ -5,6 +5,7 @@ package lab
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 
@@ -59,15 +60,21 @@ func (h *Host) At(f Family, port uint16) netip.AddrPort { return netip.AddrPortF
 
 func (h *Host) String() string { return h.Name }
 
-// AddAddr adds an address to an interface, usable at once.
+// AddAddr adds a further address to an interface, usable at once. The host does not choose it as a source by itself: IPv6
+// would prefer the newest, so it is added as deprecated (RFC 6724 rule 3); IPv4 prefers the oldest anyway.
 func (h *Host) AddAddr(link string, p netip.Prefix) error {
+	return h.addAddr(link, netlink.Addr{IPNet: ipNet(p), ValidLft: math.MaxUint32}) // with a preferred lifetime of 0
+}
+
+// addAddr adds an address without duplicate address detection.
+func (h *Host) addAddr(link string, a netlink.Addr) error {
 	l, err := h.NL.LinkByName(link)
 	if err != nil {
 		return fmt.Errorf("%s: link %s: %w", h.Name, link, err)
 	}
-	a := &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD}
-	if err := h.NL.AddrAdd(l, a); err != nil {
-		return fmt.Errorf("%s: add %s to %s: %w", h.Name, p, link, err)
+	a.Flags |= unix.IFA_F_NODAD
+	if err := h.NL.AddrAdd(l, &a); err != nil {
+		return fmt.Errorf("%s: add %s to %s: %w", h.Name, a.IPNet, link, err)
 	}
 	return nil
 }
@@ -118,18 +125,6 @@ func (h *Host) AnyIP(p netip.Prefix) error {
 	}
 	if err := h.NL.RouteReplace(&r); err != nil {
 		return fmt.Errorf("%s: local route %s: %w", h.Name, p, err)
-	}
-	return nil
-}
-
-// unreachable answers everything without a better route with an ICMP error, so that a packet which no proxy took is told
-// from one that a proxy dropped.
-func (h *Host) unreachable() error {
-	for _, f := range Families() {
-		r := netlink.Route{Dst: ipNet(everything(f)), Type: unix.RTN_UNREACHABLE}
-		if err := h.NL.RouteReplace(&r); err != nil {
-			return fmt.Errorf("%s: unreachable default %s: %w", h.Name, f, err)
-		}
 	}
 	return nil
 }

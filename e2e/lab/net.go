@@ -21,6 +21,11 @@ type Options struct {
 	// NoDefaultRoute leaves nodes with routes to the node network and the pods only.
 	NoDefaultRoute bool
 
+	// BridgeNetfilter makes the pods' bridge call the IP hooks (br_netfilter) and its ports reflect frames to where they came
+	// from (hairpin mode), as many clusters with a bridge CNI do. Packets to a pod of the same node are then translated while
+	// they are bridged, and never routed. Without effect where the kernel lacks br_netfilter.
+	BridgeNetfilter bool
+
 	// Routed attaches each pod by a veth of its own, named veth1, veth2, ... on the node, without the bridge PodBridge.
 	Routed bool
 }

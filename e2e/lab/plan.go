@@ -88,6 +88,9 @@ func PodCIDR(f Family, n int) netip.Prefix {
 	return netip.MustParsePrefix(fmt.Sprintf(f.pick("10.244.%d.0/24", "fd00:244:%d::/64"), n))
 }
 
+// PodGateway is the n-th node's own address towards its pods: 10.244.1.1, fd00:244:1::1.
+func PodGateway(f Family, n int) netip.Addr { return host(PodCIDR(f, n), 1) }
+
 // PodIP is the address of the p-th pod of the n-th node, both from 1: 10.244.1.11, fd00:244:1::11.
 func PodIP(f Family, n, p int) netip.Addr { return host(PodCIDR(f, n), f.digits(10+p)) }
 

@@ -124,6 +124,7 @@ func (s *socket) hello(deadline time.Time) Result {
 	}
 	if s.proto == UDP {
 		if _, err := s.Write([]byte("?")); err != nil {
+			s.forgetErrors()
 			return fate(err)
 		}
 	}
@@ -133,6 +134,7 @@ func (s *socket) hello(deadline time.Time) Result {
 		n, err := s.Read(buf)
 		if err != nil {
 			r := fate(err)
+			s.forgetErrors()
 			if s.proto == TCP && r.Verdict != Dropped {
 				r.Verdict = Broken // after the handshake, so no refusal any more
 			}

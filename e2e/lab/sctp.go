@@ -190,6 +190,9 @@ func (p Probe) sctp(deadline time.Time) Result {
 	}
 	// Connected, the socket hears the ICMP errors about its own packets, and packets of that peer only.
 	if err == nil {
+		err = hearErrors(fd, p)
+	}
+	if err == nil {
 		err = unix.Connect(fd, sockaddr(netip.AddrPortFrom(p.To.Addr(), 0)))
 	}
 	if err != nil {

@@ -71,6 +71,9 @@ func prepare(fd int, p Probe) error {
 			return fmt.Errorf("SO_LINGER: %w", err)
 		}
 	}
+	if err := hearErrors(fd, p); err != nil {
+		return err
+	}
 	if !p.Source.Addr().IsValid() && p.Source.Port() == 0 {
 		return nil
 	}
@@ -91,6 +94,39 @@ func prepare(fd int, p Probe) error {
 		return fmt.Errorf("bind %s: %w", src, err)
 	}
 	return nil
+}
+
+// hearErrors makes a datagram socket report all ICMP errors. Without it Linux passes on only those that it takes for lasting,
+// and host unreachable is none.
+func hearErrors(fd int, p Probe) error {
+	if p.Proto == TCP {
+		return nil // reports all during the handshake
+	}
+	level, option := unix.SOL_IP, unix.IP_RECVERR
+	if p.To.Addr().Is6() {
+		level, option = unix.SOL_IPV6, unix.IPV6_RECVERR
+	}
+	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
+		return fmt.Errorf("receive ICMP errors: %w", err)
+	}
+	return nil
+}
+
+// forgetErrors empties the queue in which the kernel keeps the packets that came back, since it counts against the buffer
+// of a socket that is kept.
+func (s *socket) forgetErrors() {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Control(func(fd uintptr) {
+		buf, control := make([]byte, 1), make([]byte, 512)
+		for {
+			if _, _, _, _, err := unix.Recvmsg(int(fd), buf, control, unix.MSG_ERRQUEUE); err != nil {
+				return
+			}
+		}
+	})
 }
 
 // connected waits for the end of a handshake.

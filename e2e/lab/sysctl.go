@@ -19,6 +19,7 @@ func hostSettings() []sysctl {
 		{"ipv4/icmp_msgs_per_sec", "1000000", true},
 		{"ipv4/icmp_msgs_burst", "1000000", true},
 	}
+	s = append(s, bridgeNetfilter("0")...)
 	for _, scope := range []string{"all", "default"} {
 		s = append(s,
 			// A redirect would let two pods of a node, or two nodes, go round the NAT that the test is about.
@@ -42,5 +43,14 @@ func routerSettings() []sysctl {
 		{"ipv4/ip_forward", "1", false},
 		{"ipv6/conf/all/forwarding", "1", false},
 		{"ipv6/conf/default/forwarding", "1", false},
+	}
+}
+
+// bridgeNetfilter decides whether frames that a bridge forwards pass the IP hooks, as they do by default where the kernel
+// has br_netfilter. The switch must never do that, and nodes do it only on request (Options.BridgeNetfilter).
+func bridgeNetfilter(value string) []sysctl {
+	return []sysctl{
+		{"bridge/bridge-nf-call-iptables", value, true},
+		{"bridge/bridge-nf-call-ip6tables", value, true},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -19,17 +20,23 @@ type Tally struct {
 	Total    int
 	Verdicts map[Verdict]int
 	Backends map[string]int // answers by backend
-	Sources  map[string]int // answers by address (without port) that the backend saw
+	Seen     map[Seen]int   // answers by backend and by whom it saw
 	Bad      []Result       // the first few that were not answered
 	Slowest  time.Duration
 	Took     time.Duration // from the first probe to the last answer
+}
+
+// Seen is a backend with the address of the sender as the backend saw it.
+type Seen struct {
+	Backend string
+	Source  netip.Addr
 }
 
 // keptBad is how many results a Tally keeps: enough to see a pattern, few enough to print.
 const keptBad = 10
 
 func newTally() *Tally {
-	return &Tally{Verdicts: map[Verdict]int{}, Backends: map[string]int{}, Sources: map[string]int{}}
+	return &Tally{Verdicts: map[Verdict]int{}, Backends: map[string]int{}, Seen: map[Seen]int{}}
 }
 
 func (t *Tally) add(r Result) {
@@ -38,7 +45,7 @@ func (t *Tally) add(r Result) {
 	t.Slowest = max(t.Slowest, r.Took)
 	if r.Verdict == Answered {
 		t.Backends[r.Backend]++
-		t.Sources[r.Source.Addr().String()]++
+		t.Seen[Seen{r.Backend, r.Source.Addr()}]++
 	} else if len(t.Bad) < keptBad {
 		t.Bad = append(t.Bad, r)
 	}

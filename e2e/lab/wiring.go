@@ -86,7 +86,7 @@ func (n *Net) wireSwitch() error {
 		return err
 	}
 	for _, f := range Families() {
-		if err := n.Switch.AddAddr("br0", netip.PrefixFrom(GatewayIP(f), NodeCIDR(f).Bits())); err != nil {
+		if err := n.Switch.addAddr("br0", netlink.Addr{IPNet: ipNet(netip.PrefixFrom(GatewayIP(f), NodeCIDR(f).Bits()))}); err != nil {
 			return err
 		}
 		for _, node := range n.Nodes {
@@ -96,7 +96,7 @@ func (n *Net) wireSwitch() error {
 			}
 		}
 	}
-	return n.Switch.unreachable()
+	return n.Switch.refuseForwarding("br0")
 }
 
 // attach joins a host to the node network as eth0.
@@ -105,7 +105,7 @@ func (n *Net) attach(h *Host) error {
 		return err
 	}
 	for _, f := range Families() {
-		if err := h.AddAddr("eth0", netip.PrefixFrom(h.IP(f), NodeCIDR(f).Bits())); err != nil {
+		if err := h.addAddr("eth0", netlink.Addr{IPNet: ipNet(netip.PrefixFrom(h.IP(f), NodeCIDR(f).Bits()))}); err != nil {
 			return err
 		}
 	}
@@ -134,51 +134,61 @@ func (n *Net) wireNode(o Options, node *Node) error {
 			}
 		}
 	}
-	return node.wirePods(o.Routed)
+	return node.wirePods(o)
 }
 
 // wirePods attaches the pods of a node. A pod has its address as a single one and reaches everything, its neighbours
 // included, through the node: on a shared segment the answer of a pod to its neighbour would not pass the node again, and
-// so not be translated back. (Nodes of other networks have br_netfilter for that.)
-func (node *Node) wirePods(routed bool) error {
-	if !routed {
+// so not be translated back. (Other clusters have br_netfilter for that; see Options.BridgeNetfilter.)
+func (node *Node) wirePods(o Options) error {
+	if o.BridgeNetfilter {
+		if err := node.sysctls(bridgeNetfilter("1")); err != nil {
+			return fmt.Errorf("%s: %w", node.Name, err)
+		}
+	}
+	if !o.Routed {
 		if err := node.bridge(PodBridge); err != nil {
 			return err
 		}
 		for _, f := range Families() {
-			own := netip.PrefixFrom(host(node.PodCIDR[f], 1), node.PodCIDR[f].Bits())
-			if err := node.AddAddr(PodBridge, own); err != nil {
+			own := netip.PrefixFrom(PodGateway(f, node.Index), node.PodCIDR[f].Bits())
+			if err := node.addAddr(PodBridge, netlink.Addr{IPNet: ipNet(own)}); err != nil {
 				return err
 			}
 		}
 	}
 	for _, pod := range node.Pods {
-		if err := node.wirePod(pod, routed); err != nil {
+		if err := node.wirePod(pod, o); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (node *Node) wirePod(pod *Pod, routed bool) error {
+func (node *Node) wirePod(pod *Pod, o Options) error {
 	master := PodBridge
-	if routed {
+	if o.Routed {
 		master = ""
 	}
 	if err := node.veth(pod.Link, master, pod.Host); err != nil {
 		return err
 	}
+	if o.BridgeNetfilter {
+		if err := node.hairpin(pod.Link); err != nil {
+			return err
+		}
+	}
 	for _, f := range Families() {
-		gateway := host(node.PodCIDR[f], 1)
-		if routed {
-			if err := node.AddAddr(pod.Link, single(gateway)); err != nil {
+		gateway := PodGateway(f, node.Index)
+		if o.Routed {
+			if err := node.addAddr(pod.Link, netlink.Addr{IPNet: ipNet(single(gateway))}); err != nil {
 				return err
 			}
 			if err := node.Route(single(pod.IP(f)), netip.Addr{}, pod.Link); err != nil {
 				return err
 			}
 		}
-		if err := pod.AddAddr("eth0", single(pod.IP(f))); err != nil {
+		if err := pod.addAddr("eth0", netlink.Addr{IPNet: ipNet(single(pod.IP(f)))}); err != nil {
 			return err
 		}
 		if err := pod.Route(single(gateway), netip.Addr{}, "eth0"); err != nil {
@@ -230,6 +240,18 @@ func (h *Host) bridge(name string) error {
 		return fmt.Errorf("%s: bridge %s: %w", h.Name, name, err)
 	}
 	return h.up(name)
+}
+
+// hairpin lets a bridge port send frames back to where they came from.
+func (h *Host) hairpin(port string) error {
+	l, err := h.NL.LinkByName(port)
+	if err != nil {
+		return fmt.Errorf("%s: link %s: %w", h.Name, port, err)
+	}
+	if err := h.NL.LinkSetHairpin(l, true); err != nil {
+		return fmt.Errorf("%s: hairpin mode of %s: %w", h.Name, port, err)
+	}
+	return nil
 }
 
 // veth makes a pair of interfaces: name on h, in the bridge master unless that is empty, and eth0 on peer. It is made in
