@@ -93,8 +93,8 @@ type taggedListener struct {
 // Sync opens, closes and updates servers so that they are the wanted ones.
 // addrs are the addresses to listen on, nil for every address of the node of
 // both families; another list than before reopens all. A port that cannot be
-// bound is tried again by the next Sync.
-func (l *Listeners) Sync(want Services, addrs []netip.Addr) {
+// bound is tried again by the next Sync; the result is how many there are.
+func (l *Listeners) Sync(want Services, addrs []netip.Addr) (failed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	moved := !slices.Equal(addrs, l.addrs)
@@ -108,25 +108,29 @@ func (l *Listeners) Sync(want Services, addrs []netip.Addr) {
 	}
 	// Sorted, so that of two Services with one port the same one gets it.
 	for _, name := range slices.SortedFunc(maps.Keys(want), compareNames) {
-		l.ensure(name, want[name])
+		if !l.ensure(name, want[name]) {
+			failed++
+		}
 	}
+	return failed
 }
 
 // ensure opens the server of a Service unless it is open, and sets its count.
-func (l *Listeners) ensure(name types.NamespacedName, want Service) {
+func (l *Listeners) ensure(name types.NamespacedName, want Service) bool {
 	in, ok := l.open[name]
 	if !ok {
 		in = &instance{name: name, port: want.Port}
 		if err := l.listen(in); err != nil {
 			in.close()
 			l.failed(name, fmt.Errorf("health check port %d: %w", want.Port, err))
-			return
+			return false
 		}
 		l.open[name] = in
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.endpoints = want.LocalEndpoints
+	return true
 }
 
 // listen binds all addresses and serves them.

@@ -178,7 +178,9 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Services{name("a"): {Port: ports[0], LocalEndpoints: 1}, name("b"): {Port: ports[1], LocalEndpoints: 1}}
-	l.Sync(want, loopback)
+	if failed := l.Sync(want, loopback); failed != 1 {
+		t.Errorf("%d failed, want 1", failed)
+	}
 	if len(*failures) != 1 || !errors.Is((*failures)[0], syscall.EADDRINUSE) {
 		t.Fatalf("failures: %v, want one EADDRINUSE", *failures)
 	}

@@ -83,10 +83,43 @@ func (m *Metrics) SetAsideEvent(kind string) {
 	m.v.setAsideTotal.WithLabelValues(kind).Inc()
 }
 
-// RoutingRepaired counts routing objects put back after somebody removed them,
-// by kind ("address", "route", "rule", "neighbour").
-func (m *Metrics) RoutingRepaired(kind string, n int) {
-	m.v.routingRepairs.WithLabelValues(kind).Add(float64(n))
+// ConntrackPass is what one pass over the conntrack table reports. A pass looks
+// at both families at once.
+type ConntrackPass struct {
+	Took    time.Duration
+	Scanned int // entries that the kernel showed
+	Failed  int // entries whose deletion failed and is retried
+	Resets  int // TCP clients that were told by a reset
+	// Deleted counts the deleted entries by family and reason.
+	Deleted map[v1.IPFamily]map[string]int
+}
+
+// ConntrackPass records one pass. Its duration counts for every family.
+func (m *Metrics) ConntrackPass(p ConntrackPass) {
+	m.v.ctScanned.Add(float64(p.Scanned))
+	m.v.ctFailed.Add(float64(p.Failed))
+	m.v.ctResets.Add(float64(p.Resets))
+	for name, f := range m.families {
+		f.s.ctDuration.Observe(p.Took.Seconds())
+		for reason, n := range p.Deleted[name] {
+			f.s.ctDeleted.Add(float64(n))
+			f.s.ctDeletedBy.WithLabelValues(f.s.name, reason).Add(float64(n))
+		}
+	}
+}
+
+// Routing is what routing reports when it is asked, by kind of object
+// ("address", "route", "rule", "neighbour", "sysctl").
+type Routing struct {
+	Entries  map[string]int    // there now
+	Wanted   map[string]int    // that should be there
+	Repaired map[string]uint64 // put back after somebody removed or changed them; only grows
+}
+
+// RoutingFrom adds the metrics of routing, which are read from stats at each
+// scrape. Call it at most once.
+func (m *Metrics) RoutingFrom(stats func() Routing) {
+	m.registry.RawMustRegister(&routingCollector{stats: stats, desc: newRoutingDesc()})
 }
 
 // Synced is what a successful sync reports.
@@ -165,25 +198,6 @@ func (f *Family) Affinity(clients int, fullest float64) {
 // AffinityFull counts observations of an affinity map at its size: from then
 // on new clients of that Service port are balanced without being remembered.
 func (f *Family) AffinityFull() { f.s.affinityFull.Inc() }
-
-// ConntrackPass is what one pass over the conntrack table reports.
-type ConntrackPass struct {
-	Took    time.Duration
-	Scanned int            // entries judged
-	Deleted map[string]int // entries deleted, by reason
-	Failed  int            // entries whose deletion failed and is retried
-}
-
-// ConntrackPass records one pass.
-func (f *Family) ConntrackPass(p ConntrackPass) {
-	f.s.ctDuration.Observe(p.Took.Seconds())
-	f.s.ctScanned.Add(float64(p.Scanned))
-	f.s.ctFailed.Add(float64(p.Failed))
-	for reason, n := range p.Deleted {
-		f.s.ctDeleted.Add(float64(n))
-		f.s.ctDeletedBy.WithLabelValues(f.s.name, reason).Add(float64(n))
-	}
-}
 
 // unixSeconds is a gauge's usual form of a point in time.
 func unixSeconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

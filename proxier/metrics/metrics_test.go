@@ -54,7 +54,12 @@ func everything(m *Metrics) {
 	m.LivezServed(503)
 	m.SetAside("Service", 1)
 	m.SetAsideEvent("Service")
-	m.RoutingRepaired("route", 1)
+	m.RoutingFrom(func() Routing {
+		return Routing{Entries: map[string]int{"route": 3}, Wanted: map[string]int{"route": 4}, Repaired: map[string]uint64{"route": 5}}
+	})
+	m.ConntrackPass(ConntrackPass{Took: time.Millisecond, Scanned: 100, Failed: 1, Resets: 2, Deleted: map[v1.IPFamily]map[string]int{
+		v1.IPv4Protocol: {"endpoint-gone": 2, "frontend-gone": 1},
+	}})
 	f := m.Family(v1.IPv4Protocol)
 	at := time.Unix(1700000000, 500000000)
 	f.Queued(at)
@@ -69,7 +74,6 @@ func everything(m *Metrics) {
 	f.DriftRepaired("element", 3)
 	f.Affinity(10, 0.5)
 	f.AffinityFull()
-	f.ConntrackPass(ConntrackPass{Took: time.Millisecond, Scanned: 100, Deleted: map[string]int{"endpoint gone": 2, "service gone": 1}, Failed: 1})
 }
 
 // TestNames holds names, types, labels and buckets. The lines that begin with
@@ -98,13 +102,16 @@ kubeproxy_sync_proxy_rules_service_changes_total counter {}
 nftproxy_affinity_clients gauge {ip_family}
 nftproxy_affinity_map_fill_ratio gauge {ip_family}
 nftproxy_affinity_map_full_total counter {ip_family}
-nftproxy_conntrack_delete_failures_total counter {ip_family}
+nftproxy_conntrack_delete_failures_total counter {}
 nftproxy_conntrack_deleted_entries_total counter {ip_family,reason}
-nftproxy_conntrack_scanned_entries_total counter {ip_family}
+nftproxy_conntrack_resets_total counter {}
+nftproxy_conntrack_scanned_entries_total counter {}
 nftproxy_drift_repairs_total counter {ip_family,object}
 nftproxy_elements gauge {ip_family,map}
 nftproxy_objects_set_aside gauge {kind}
 nftproxy_objects_set_aside_total counter {kind}
+nftproxy_routing_entries gauge {object}
+nftproxy_routing_entries_wanted gauge {object}
 nftproxy_routing_repairs_total counter {object}
 nftproxy_transaction_bytes_total counter {ip_family}
 nftproxy_transaction_duration_seconds histogram {ip_family} 15 buckets 5e-05..0.8192
@@ -135,7 +142,12 @@ func TestValues(t *testing.T) {
 		`kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="IPv4",traffic_policy="external"} 5`,
 		`kubeproxy_network_programming_duration_seconds_bucket{ip_family="IPv4",le="2"} 1`,
 		`kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 3`,
-		`nftproxy_conntrack_deleted_entries_total{ip_family="IPv4",reason="endpoint gone"} 2`,
+		`nftproxy_conntrack_deleted_entries_total{ip_family="IPv4",reason="endpoint-gone"} 2`,
+		`kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv6"} 1`,
+		`nftproxy_conntrack_scanned_entries_total 100`,
+		`nftproxy_routing_entries{object="route"} 3`,
+		`nftproxy_routing_entries_wanted{object="route"} 4`,
+		`nftproxy_routing_repairs_total{object="route"} 5`,
 		`nftproxy_elements{ip_family="IPv4",map="services"} 7`,
 		// Series of a family without events are there, at 0.
 		`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1`,

@@ -31,17 +31,18 @@ type vectors struct {
 	ctDuration                    *metrics.HistogramVec
 	ctDeleted                     *metrics.CounterVec
 
-	txDuration, txElements      *metrics.HistogramVec
-	txBytes                     *metrics.CounterVec
-	elements                    *metrics.GaugeVec
-	drift                       *metrics.CounterVec
-	setAside                    *metrics.GaugeVec
-	setAsideTotal               *metrics.CounterVec
-	affinityClients             *metrics.GaugeVec
-	affinityFill                *metrics.GaugeVec
-	affinityFull                *metrics.CounterVec
-	ctScanned, ctFailed, ctDelR *metrics.CounterVec
-	routingRepairs              *metrics.CounterVec
+	txDuration, txElements *metrics.HistogramVec
+	txBytes                *metrics.CounterVec
+	elements               *metrics.GaugeVec
+	drift                  *metrics.CounterVec
+	setAside               *metrics.GaugeVec
+	setAsideTotal          *metrics.CounterVec
+	affinityClients        *metrics.GaugeVec
+	affinityFill           *metrics.GaugeVec
+	affinityFull           *metrics.CounterVec
+	ctDelR                 *metrics.CounterVec
+	ctScanned, ctFailed    *metrics.Counter
+	ctResets               *metrics.Counter
 }
 
 // series are one family's children of the vectors, resolved once.
@@ -60,8 +61,7 @@ type series struct {
 	affinityClients, affinityFill metrics.GaugeMetric
 	affinityFull                  metrics.CounterMetric
 	ctDuration                    metrics.ObserverMetric
-	ctDeleted, ctScanned          metrics.CounterMetric
-	ctFailed                      metrics.CounterMetric
+	ctDeleted                     metrics.CounterMetric
 	ctDeletedBy                   *metrics.CounterVec
 }
 
@@ -121,9 +121,10 @@ func (v *vectors) makeChanges() {
 func (v *vectors) makeConntrack() {
 	v.ctDuration = histogram(subsystemKube, "conntrack_reconciler_sync_duration_seconds", "Time of one pass over the conntrack table", syncBuckets(), familyLabel)
 	v.ctDeleted = counter(subsystemKube, "conntrack_reconciler_deleted_entries_total", "Conntrack entries deleted because their endpoint no longer serves", familyLabel)
-	v.ctScanned = counter(subsystemOwn, "conntrack_scanned_entries_total", "Conntrack entries judged", familyLabel)
+	v.ctScanned = plainCounter("conntrack_scanned_entries_total", "Conntrack entries judged")
 	v.ctDelR = counter(subsystemOwn, "conntrack_deleted_entries_total", "Conntrack entries deleted, by reason", familyLabel, "reason")
-	v.ctFailed = counter(subsystemOwn, "conntrack_delete_failures_total", "Conntrack entries whose deletion failed and is retried", familyLabel)
+	v.ctFailed = plainCounter("conntrack_delete_failures_total", "Conntrack entries whose deletion failed and is retried")
+	v.ctResets = plainCounter("conntrack_resets_total", "TCP clients of deleted entries that were told by a reset")
 }
 
 // makeTransaction makes the metrics of what is sent to the kernel.
@@ -144,7 +145,6 @@ func (v *vectors) makeRepairs() {
 	v.drift = counter(subsystemOwn, "drift_repairs_total", "Objects of our nftables tables changed by others and put right", familyLabel, "object")
 	v.setAside = gauge(subsystemOwn, "objects_set_aside", "Objects not served because they were refused", "kind")
 	v.setAsideTotal = counter(subsystemOwn, "objects_set_aside_total", "Objects set aside because they were refused", "kind")
-	v.routingRepairs = counter(subsystemOwn, "routing_repairs_total", "Addresses, routes, rules and neighbours removed by others and put back", "object")
 }
 
 // all lists the metrics for registration.
@@ -154,7 +154,7 @@ func (v *vectors) all() []metrics.Registerable {
 		v.endpointPending, v.endpointChanges, v.servicePending, v.serviceChanges,
 		v.syncFailures, v.cleanupFailures, v.noLocal, v.healthz, v.livez, v.ctDuration, v.ctDeleted,
 		v.txDuration, v.txElements, v.txBytes, v.elements, v.drift, v.setAside, v.setAsideTotal,
-		v.affinityClients, v.affinityFill, v.affinityFull, v.ctScanned, v.ctDelR, v.ctFailed, v.routingRepairs,
+		v.affinityClients, v.affinityFill, v.affinityFull, v.ctScanned, v.ctDelR, v.ctFailed, v.ctResets,
 	}
 }
 
@@ -172,7 +172,7 @@ func newFamily(v *vectors, name string) *Family {
 		affinityClients: v.affinityClients.WithLabelValues(name), affinityFill: v.affinityFill.WithLabelValues(name),
 		affinityFull: v.affinityFull.WithLabelValues(name),
 		ctDuration:   v.ctDuration.WithLabelValues(name), ctDeleted: v.ctDeleted.WithLabelValues(name),
-		ctScanned: v.ctScanned.WithLabelValues(name), ctFailed: v.ctFailed.WithLabelValues(name), ctDeletedBy: v.ctDelR,
+		ctDeletedBy: v.ctDelR,
 	}}
 }
 
@@ -189,4 +189,9 @@ func gauge(subsystem, name, help string, labels ...string) *metrics.GaugeVec {
 func counter(subsystem, name, help string, labels ...string) *metrics.CounterVec {
 	return metrics.NewCounterVec(&metrics.CounterOpts{Subsystem: subsystem, Name: name, Help: help,
 		StabilityLevel: metrics.ALPHA}, labels)
+}
+
+func plainCounter(name, help string) *metrics.Counter {
+	return metrics.NewCounter(&metrics.CounterOpts{Subsystem: subsystemOwn, Name: name, Help: help,
+		StabilityLevel: metrics.ALPHA})
 }
