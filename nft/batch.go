@@ -197,3 +197,19 @@ func (b *Batch) dispatchTo(f Family, m string, programs []Program, deletion bool
 	}
 	b.add(typ, flags, w, subject{family: f, op: "map programs in", name: m})
 }
+
+// Find returns the first element added that satisfies ok, nil if there is none. It is meant for tests that fail
+// on purpose.
+func (b *Batch) Find(ok func(Element) bool) *Element {
+	for _, s := range b.what {
+		for i := range s.elems {
+			if s.add && ok(s.elems[i]) {
+				return &s.elems[i]
+			}
+		}
+	}
+	return nil
+}
+
+// Family is that of the batch's first message.
+func (b *Batch) Family() Family { return b.what[0].family }

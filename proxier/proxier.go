@@ -72,14 +72,14 @@ type Proxier struct {
 	aside   map[kube.Name]*aside
 	losses  map[kube.Name]string // told about each Service's frontends that others have
 	tables  map[nft.Family]*table
-	known   bool // entries and tables are what the kernel has
-	synced  bool // at least once
+	known   bool         // entries and tables are what the kernel has
+	synced  bool         // at least once
 	flowsAt surroundings // what Flows were told of
 	healths health.Services
 	// healthsAt are the addresses that the health check servers listen on.
 	healthsAt []netip.Addr
-	retry   backoff
-	repair  time.Time // when drift was last looked for
+	retry     backoff
+	repair    time.Time // when drift was last looked for
 }
 
 // table is what is known of one family's table.
