@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func variants() []Config {
@@ -149,6 +152,25 @@ func TestPrefixesCoverRange(t *testing.T) {
 		}
 		if !r.Contains(r.From) || !r.Contains(r.To) || r.From.Prev().IsValid() && r.Contains(r.From.Prev()) {
 			t.Errorf("%s-%s: wrong Contains", c.from, c.to)
+		}
+	}
+}
+
+// The model of a table is what the kernel returns.
+func TestModelIsWhatTheKernelHolds(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	for _, f := range Families() {
+		for _, cfg := range variants() {
+			program(t, k, f, cfg, sample(f), sampleNode(f))
+			got, want := snapshot(t, k, f), Model(f, cfg, sample(f), sampleNode(f))
+			if d := DiffElements(got.Elements, want.Elements); d.Len() != 0 {
+				t.Errorf("%s: elements differ: %+v", f, d)
+			}
+			got.Elements, want.Elements = nil, nil
+			if d := cmp.Diff(want.Content, got.Content, cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("%s %+v: (-model +kernel)\n%s", f, cfg, d)
+			}
 		}
 	}
 }
