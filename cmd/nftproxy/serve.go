@@ -1,0 +1,198 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/logs"
+	"k8s.io/klog/v2"
+
+	"github.com/nftproxy/nftproxy/proxier"
+	"github.com/nftproxy/nftproxy/proxier/config"
+	"github.com/nftproxy/nftproxy/proxier/events"
+	"github.com/nftproxy/nftproxy/proxier/health"
+	"github.com/nftproxy/nftproxy/proxier/httpserve"
+	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/metrics"
+)
+
+// parts are what runs beside each other while the proxy serves.
+type parts struct {
+	cfg       *config.Config
+	metrics   *metrics.Metrics
+	health    *health.Proxy
+	listeners *health.Listeners
+	events    *events.Recorder // nil without an API server
+	source    source
+	proxier   *proxier.Proxier
+	more      []part // ctsync, routing
+}
+
+// source delivers objects: an API server or a directory.
+type source interface {
+	Run(ctx context.Context, sink kube.Sink)
+}
+
+// part is one more thing that runs until its context is done.
+type part struct {
+	name string
+	run  func(context.Context) error
+}
+
+// serve runs the proxy until ctx is done, a configuration file changes, or a
+// part of it fails for good.
+func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags *pflag.FlagSet) error {
+	log := klog.FromContext(ctx)
+	log.Info("Starting nftproxy", "version", programVersion(), "node", cfg.NodeName, "go", runtime.Version())
+	watcher, err := config.NewWatcher(opts.ConfigFile, opts.OwnFile)
+	if err != nil {
+		return fmt.Errorf("watch the configuration: %w", err)
+	}
+	defer func() { _ = watcher.Close() }()
+	p, err := assemble(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = p.listeners.Close() }()
+	group, ctx := errgroup.WithContext(ctx)
+	start := func(name string, run func(context.Context) error) {
+		group.Go(func() error { return ended(ctx, name, run(ctx)) })
+	}
+	start("configuration", watcher.Wait)
+	p.startServers(start, debugPages(cfg, flags))
+	if p.events != nil {
+		start("events", p.events.Run)
+		p.events.Node(false, "Starting", "")
+	}
+	for _, m := range p.more {
+		start(m.name, m.run)
+	}
+	start("source", func(ctx context.Context) error { p.source.Run(ctx, p.proxier.Sink()); return nil })
+	start("proxier", p.proxier.Run)
+	return group.Wait()
+}
+
+// ended turns the end of a part into an error unless it was asked to end: one
+// part that is gone must not leave the others running as if all were well.
+func ended(ctx context.Context, name string, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err == nil {
+		err = errEnded
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+var errEnded = errors.New("ended unasked")
+
+// families are those that the proxy keeps a table for.
+func families() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
+
+// assemble makes the parts; nothing runs yet.
+func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
+	p := &parts{
+		cfg:     cfg,
+		metrics: metrics.New(families()...),
+		health:  health.New(cfg.UnhealthyAfter(), time.Now, families()...),
+	}
+	if cfg.ShowHiddenMetricsFor != "" {
+		metrics.ShowHidden()
+	}
+	p.listeners = health.NewListeners(p.health, p.healthPortFailed)
+	if err := p.addSource(ctx); err != nil {
+		return nil, err
+	}
+	options := proxier.Options{Config: cfg, Metrics: p.metrics, Health: p.health, Listeners: p.listeners}
+	if p.events != nil {
+		options.Recorder = p.events
+	}
+	if err := p.addFlows(&options); err != nil {
+		return nil, err
+	}
+	if err := p.addRouting(ctx); err != nil {
+		return nil, err
+	}
+	p.proxier = proxier.New(options)
+	return p, nil
+}
+
+// addSource makes the source of objects, and for an API server the recorder.
+func (p *parts) addSource(ctx context.Context) (err error) {
+	if p.cfg.Manifests != "" {
+		p.source, err = kube.NewManifests(p.cfg.Manifests, p.cfg.NodeName)
+		return err
+	}
+	rest, err := p.cfg.Client.REST("nftproxy/" + programVersion())
+	if err != nil {
+		return err
+	}
+	klog.FromContext(ctx).V(1).Info("Objects come from the API server", "server", rest.Host)
+	if p.events, err = events.New(rest, p.cfg.NodeName); err != nil {
+		return err
+	}
+	p.source, err = kube.NewAPI(rest, p.cfg.NodeName)
+	return err
+}
+
+// healthPortFailed reports that the health check port of a Service cannot be
+// bound.
+func (p *parts) healthPortFailed(name types.NamespacedName, err error) {
+	klog.ErrorS(err, "Health check port cannot be served", "service", name)
+	if p.events != nil {
+		p.events.Emit(events.Event{
+			Object:  v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name},
+			Warning: true, Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
+			Note: fmt.Sprintf("node %s: %v", p.cfg.NodeName, err),
+		})
+	}
+}
+
+// startServers starts the health and metrics servers that are wanted.
+func (p *parts) startServers(start func(string, func(context.Context) error), debug metrics.Debug) {
+	server := func(name, reason, addr string) httpserve.Server {
+		failed := func(err error) {
+			klog.ErrorS(err, "Server cannot listen")
+			if p.events != nil {
+				p.events.Node(true, reason, err.Error())
+			}
+		}
+		return httpserve.Server{Name: name, Addr: addr, HardFail: p.cfg.BindHardFail, Failed: failed}
+	}
+	if p.cfg.Healthz.Enabled() {
+		s := server("healthz", "FailedToStartProxierHealthcheck", p.cfg.Healthz.Addr)
+		s.Handler = p.health.Handler(health.Counter{Healthz: p.metrics.HealthzServed, Livez: p.metrics.LivezServed})
+		start("healthz", s.Run)
+	}
+	if p.cfg.Metrics.Enabled() {
+		s := server("metrics", "FailedToStartMetricServer", p.cfg.Metrics.Addr)
+		s.Handler = p.metrics.Handler(debug)
+		start("metrics", s.Run)
+	}
+}
+
+// debugPages are what the metrics server shows beside the metrics.
+func debugPages(cfg *config.Config, flags *pflag.FlagSet) metrics.Debug {
+	values := map[string]string{}
+	flags.VisitAll(func(f *pflag.Flag) { values[f.Name] = f.Value.String() })
+	return metrics.Debug{
+		Configz: map[string]any{
+			"kubeproxy.config.k8s.io": cfg.External,
+			"nftproxy.io":             cfg.OwnExternal,
+		},
+		Flags:   values,
+		Version: programVersion(), GoVersion: runtime.Version(),
+		Started: time.Now(), Now: time.Now,
+		Profiling: cfg.Profiling, SetVerbosity: logs.GlogSetter,
+	}
+}

@@ -1,0 +1,112 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/nftproxy/nftproxy/ctsync"
+	"github.com/nftproxy/nftproxy/proxier"
+	"github.com/nftproxy/nftproxy/proxier/metrics"
+	"github.com/nftproxy/nftproxy/routing"
+)
+
+// addFlows makes the part that deletes stale conntrack entries.
+func (p *parts) addFlows(options *proxier.Options) error {
+	own := p.cfg.Own.StaleFlows
+	report := &flowReport{metrics: p.metrics, deleted: map[v1.IPFamily]map[string]int{}}
+	syncer, err := ctsync.New(ctsync.Options{
+		Scope:   ctsync.Scope{TCP: own.TCP, SCTP: own.SCTP},
+		Reset:   own.Reset,
+		OnPass:  report.pass,
+		OnStale: report.stale,
+	})
+	if err != nil {
+		return fmt.Errorf("conntrack: %w", err)
+	}
+	options.Flows = syncer
+	p.more = append(p.more, part{"conntrack", syncer.Run})
+	return nil
+}
+
+// flowReport turns what ctsync reports into metrics and logs. Both methods are
+// called by one goroutine, that of Syncer.Run.
+type flowReport struct {
+	metrics *metrics.Metrics
+	deleted map[v1.IPFamily]map[string]int // of the pass that runs
+}
+
+// stale counts a flow that is about to be deleted.
+func (r *flowReport) stale(f ctsync.Flow, why ctsync.Reason) {
+	family := v1.IPv4Protocol
+	if f.Dst.Addr().Is6() {
+		family = v1.IPv6Protocol
+	}
+	if r.deleted[family] == nil {
+		r.deleted[family] = map[string]int{}
+	}
+	r.deleted[family][why.String()]++
+	if log := klog.V(4); log.Enabled() {
+		log.InfoS("Deleting conntrack entry", "reason", why, "proto", f.Proto, "src", f.Src, "dst", f.Dst, "endpoint", f.From)
+	}
+}
+
+// pass reports a pass. Entries that could not be deleted come again with the
+// next pass, so they are counted there too: the failures tell how many.
+func (r *flowReport) pass(pass ctsync.Pass) {
+	r.metrics.ConntrackPass(metrics.ConntrackPass{
+		Took: pass.Duration, Scanned: pass.Scanned, Failed: pass.Failed, Resets: pass.Resets, Deleted: r.deleted,
+	})
+	clear(r.deleted)
+	switch {
+	case pass.Err != nil:
+		klog.ErrorS(pass.Err, "Conntrack pass failed in part", "deleted", pass.Deleted(), "failed", pass.Failed, "givenUp", pass.GivenUp)
+	case pass.Deleted() > 0:
+		klog.V(2).InfoS("Deleted stale conntrack entries", "deleted", pass.Deleted(), "scanned", pass.Scanned, "took", pass.Duration)
+	}
+}
+
+// addRouting makes the part that keeps addresses, routes and rules, if any mode
+// of it is switched on. It refuses to start on a node where it cannot work.
+func (p *parts) addRouting(ctx context.Context) error {
+	wanted := p.cfg.Own.Routing
+	if !wanted.Enabled() {
+		return nil
+	}
+	kernel, err := routing.Open()
+	if err != nil {
+		return fmt.Errorf("routing: %w", err)
+	}
+	log := slog.New(logr.ToSlogHandler(klog.FromContext(ctx)))
+	manager, err := routing.New(kernel, wanted, log)
+	if err == nil {
+		err = manager.Check(ctx)
+	}
+	if err != nil {
+		kernel.Close()
+		return fmt.Errorf("routing: %w", err)
+	}
+	p.metrics.RoutingFrom(func() metrics.Routing { return routingStats(manager.Stats()) })
+	p.more = append(p.more, part{"routing", func(ctx context.Context) error {
+		defer kernel.Close()
+		return manager.Run(ctx)
+	}})
+	return nil
+}
+
+// routingStats has an entry for every kind, so that each series exists from
+// the start.
+func routingStats(s routing.Stats) metrics.Routing {
+	out := metrics.Routing{Entries: map[string]int{}, Wanted: map[string]int{}, Repaired: map[string]uint64{}}
+	for _, k := range routing.Kinds() {
+		out.Entries[k.String()], out.Wanted[k.String()], out.Repaired[k.String()] = s.Entries[k], s.Wanted[k], s.Repaired[k]
+	}
+	return out
+}
