@@ -1,0 +1,231 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nftproxy/nftproxy/nft"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+func eps(list ...string) (out []netip.AddrPort) {
+	for _, e := range list {
+		out = append(out, netip.MustParseAddrPort(e))
+	}
+	return out
+}
+
+// cluster has every kind of Service port that a dump can show.
+func cluster() []*nft.Service {
+	three := eps("10.244.0.1:8080", "10.244.1.2:8080", "10.244.2.3:8080")
+	vip := func(s string, p uint16, local bool) nft.Frontend {
+		return nft.Frontend{Kind: nft.ClusterIP, Addr: netip.MustParseAddr(s), Port: p, Local: local}
+	}
+	lb := func(s string, local bool, sources ...string) nft.Frontend {
+		f := nft.Frontend{Kind: nft.External, Addr: netip.MustParseAddr(s), Port: 80, Local: local, Restricted: len(sources) > 0}
+		var ps []netip.Prefix
+		for _, s := range sources {
+			ps = append(ps, netip.MustParsePrefix(s))
+		}
+		f.Sources = nft.MergeRanges(ps)
+		return f
+	}
+	np := func(p uint16, local bool) nft.Frontend {
+		return nft.Frontend{Kind: nft.NodePort, Port: p, Local: local}
+	}
+	return []*nft.Service{
+		{Name: "default/web:http", Proto: nft.TCP, Served: true, Cluster: three, Local: three[:1], Hairpin: three[:1],
+			Frontends: []nft.Frontend{vip("10.96.0.1", 80, false), lb("203.0.113.1", true, "10.0.0.0/8", "192.0.2.0/24"), np(30001, true)}},
+		{Name: "default/remote", Proto: nft.TCP, Served: true, Cluster: three[1:],
+			Frontends: []nft.Frontend{vip("10.96.0.2", 80, true), lb("203.0.113.2", true), np(30002, false)}},
+		{Name: "default/none:http", Proto: nft.TCP, Frontends: []nft.Frontend{vip("10.96.0.3", 80, false), np(30003, false)}},
+		{Name: "kube-system/dns:dns", Proto: nft.UDP, Served: true, Cluster: eps("10.244.0.5:53", "10.244.1.5:53"),
+			Frontends: []nft.Frontend{vip("10.96.0.10", 53, false)}, Affinity: 3 * time.Hour, AffinityIDs: [2]uint32{1, 2}},
+		{Name: "kube-system/dns:dns", Proto: nft.TCP, Served: true, Cluster: eps("10.244.0.5:53", "10.244.1.5:53", "10.244.2.5:53", "10.244.3.5:53"),
+			Frontends: []nft.Frontend{vip("10.96.0.10", 53, false)}},
+	}
+}
+
+func node(f nft.Family) []nft.Element {
+	out := nft.RangeElements(nft.Pods, f, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")})
+	out = append(out, nft.RangeElements(nft.ServiceCIDRs, f, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})...)
+	return append(out, nft.AddrElements(nft.NodePortAddresses, f, []netip.Addr{netip.MustParseAddr("172.18.0.2")})...)
+}
+
+func config() nft.Config { return nft.Config{MasqueradeBit: 14, Pods: nft.PodMatch{CIDRs: true}} }
+
+func collected(t *testing.T) ([]Table, []ServicePort) {
+	t.Helper()
+	s := nft.Model(nft.IPv4, config(), cluster(), node(nft.IPv4))
+	table, ports := Collect(s, map[uint32]int{1: 17})
+	table.Chains, table.Rules, table.Sets = 10, 20, 30 // what they are is for package nft to say
+	gone, _ := Collect(&nft.Snapshot{Content: &nft.Content{Family: nft.IPv6}}, nil)
+	return []Table{table, gone}, ports
+}
+
+func TestForms(t *testing.T) {
+	tables, ports := collected(t)
+	for name, write := range map[string]func(io.Writer, []Table, []ServicePort) error{
+		"table": func(w io.Writer, t []Table, p []ServicePort) error { return Text(w, t, p, false) },
+		"wide":  func(w io.Writer, t []Table, p []ServicePort) error { return Text(w, t, p, true) },
+		"json":  JSON,
+		"yaml":  YAML,
+	} {
+		var got bytes.Buffer
+		if err := write(&got, tables, ports); err != nil {
+			t.Fatal(err)
+		}
+		file := "testdata/dump." + name
+		if *update {
+			if err := os.WriteFile(file, got.Bytes(), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(string(want), got.String()); d != "" {
+			t.Errorf("%s: (-want +got)\n%s", name, d)
+		}
+	}
+}
+
+// Both structured forms are the document that Dump declares.
+func TestStructuredFormsDecode(t *testing.T) {
+	tables, ports := collected(t)
+	for _, list := range [][]ServicePort{ports, nil} {
+		want := Dump{APIVersion, Kind, tables, list}
+		var j, y bytes.Buffer
+		if err := JSON(&j, tables, list); err != nil {
+			t.Fatal(err)
+		}
+		if err := YAML(&y, tables, list); err != nil {
+			t.Fatal(err)
+		}
+		var fromJSON, fromYAML Dump
+		if err := json.Unmarshal(j.Bytes(), &fromJSON); err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.UnmarshalStrict(y.Bytes(), &fromYAML); err != nil {
+			t.Fatal(err)
+		}
+		if len(list) == 0 {
+			fromJSON.ServicePorts, fromYAML.ServicePorts = nil, nil // [] either way
+		}
+		if d := cmp.Diff(want, fromJSON); d != "" {
+			t.Errorf("json: (-want +got)\n%s", d)
+		}
+		if d := cmp.Diff(want, fromYAML); d != "" {
+			t.Errorf("yaml: (-want +got)\n%s", d)
+		}
+	}
+}
+
+// What does not fit together is said, and of whom.
+func TestProblems(t *testing.T) {
+	without := func(set nft.SetID, nth int) func(*nft.Snapshot) {
+		return func(s *nft.Snapshot) {
+			s.Elements = slices.DeleteFunc(s.Elements, func(e nft.Element) bool {
+				if e.Set == set {
+					nth--
+				}
+				return e.Set == set && nth == -1
+			})
+		}
+	}
+	for _, c := range []struct {
+		name, want string
+		damage     func(*nft.Snapshot)
+	}{
+		{"first slot gone", "default/web:http: 10.96.0.1:80: slot 0 of the cluster view is empty", without(nft.Endpoints, 0)},
+		{"last slot gone", "default/web:http: 10.96.0.1:80: 2 endpoints in the cluster view, but cluster-3 draws from 3 slots", without(nft.Endpoints, 2)},
+		{"views gone", "default/remote: NodePort 30002: program nodeport-external finds no endpoints", without(nft.NodePortClusterPrograms, 1)},
+		{"sticky endpoint gone", "kube-system/dns:dns: 10.96.0.10:53: slot 0 of the cluster view is empty", without(nft.EndpointsByID, 0)},
+		{"balancer gone", "default/web:http: 203.0.113.1:80: program local-1 does not exist", func(s *nft.Snapshot) {
+			delete(s.Balancers, nft.NewProgram(nft.KindLocal, 1))
+		}},
+		{"other endpoint", "default/web:http: 203.0.113.1:80 has other endpoints in the cluster view than the frontends before it", func(s *nft.Snapshot) {
+			i := slices.IndexFunc(s.Elements, func(e nft.Element) bool { return e.Set == nft.Endpoints })
+			s.Elements[i].Data = string(slices.Replace([]byte(s.Elements[i].Data), 3, 4, 99))
+		}},
+	} {
+		s := nft.Model(nft.IPv4, config(), cluster(), node(nft.IPv4))
+		c.damage(s)
+		_, ports := Collect(s, nil)
+		var got []string
+		for _, p := range ports {
+			for _, problem := range p.Problems {
+				got = append(got, p.Name+": "+problem)
+			}
+		}
+		if !slices.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	_, ports := collected(t)
+	for _, p := range ports {
+		if len(p.Problems) != 0 {
+			t.Errorf("%s: %q although all is well", p.Name, p.Problems)
+		}
+	}
+}
+
+func TestOrphansAreCounted(t *testing.T) {
+	s := nft.Model(nft.IPv4, config(), cluster(), node(nft.IPv4))
+	s.Elements = slices.DeleteFunc(s.Elements, func(e nft.Element) bool { return strings.HasPrefix(e.Comment, "default/web") })
+	if table, _ := Collect(s, nil); table.Orphans != 3 {
+		t.Errorf("%d orphans, want the 3 frontends whose program is not loaded", table.Orphans)
+	}
+}
+
+func TestSelectAndSplit(t *testing.T) {
+	_, ports := collected(t)
+	if got := Select(ports, "kube-system", "dns"); len(got) != 2 || got[0].Protocol != "tcp" {
+		t.Errorf("selected %v", got)
+	}
+	if got := Select(ports, "default", "we"); len(got) != 0 {
+		t.Errorf("selected %v", got)
+	}
+	for name, want := range map[string][3]string{
+		"a/b:c": {"a", "b", "c"}, "a/b": {"a", "b", ""}, "b": {"", "b", ""}, strings.Repeat("x", 110) + "~0123456789abcdef": {"", strings.Repeat("x", 110) + "~0123456789abcdef", ""},
+	} {
+		var got [3]string
+		if got[0], got[1], got[2] = splitName(name); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+// 30,000 Services with 3 endpoints each, as a large cluster has.
+func BenchmarkDump30000(b *testing.B) {
+	var services []*nft.Service
+	for i := range 30000 {
+		vip := netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
+		services = append(services, &nft.Service{Name: fmt.Sprintf("ns-%d/service-%d:http", i%100, i), Proto: nft.TCP, Served: true,
+			Cluster: eps("10.244.0.1:8080", "10.244.1.2:8080", "10.244.2.3:8080"), Frontends: []nft.Frontend{{Addr: vip, Port: 80}}})
+	}
+	s := nft.Model(nft.IPv4, config(), services, nil)
+	for b.Loop() {
+		table, ports := Collect(s, nil)
+		if err := Text(io.Discard, []Table{table}, ports, false); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
