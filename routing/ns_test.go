@@ -21,6 +21,7 @@ import (
 type node struct {
 	t    testing.TB
 	fd   int
+	tid  int // of the thread; iproute2 takes it for a process
 	work chan func()
 }
 
@@ -36,7 +37,8 @@ func newNode(t testing.TB) *node {
 			return
 		}
 		var err error
-		n.fd, err = unix.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		n.tid = unix.Gettid()
+		n.fd, err = unix.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", n.tid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		ready <- err
 		if err == nil {
 			for f := range n.work {
@@ -54,7 +56,9 @@ func newNode(t testing.TB) *node {
 		close(n.work)
 		_ = unix.Close(n.fd)
 	})
-	n.run("ip link set lo up")
+	// Without a link-local address there is no neighbour discovery on behalf of others, and the check for duplicates
+	// holds that address back for more than a second after the link is up.
+	n.run("ip link set lo up\nsysctl -qw net.ipv6.conf.default.accept_dad=0")
 	return n
 }
 
@@ -109,10 +113,19 @@ func (n *node) script(line, input string) {
 	}
 }
 
-// wire joins two namespaces by a veth pair.
-func (n *node) wire(name string, peer *node, peerName string) {
+// wire joins two namespaces by a veth pair and sets both ends up with the addresses given.
+func (n *node) wire(name, addresses string, peer *node, peerName, peerAddresses string) {
 	n.t.Helper()
-	n.run(fmt.Sprintf("ip link add %s type veth peer name %s netns /proc/self/fd/3", name, peerName))
+	n.run(fmt.Sprintf("ip link add %s type veth peer name %s netns %d", name, peerName, peer.tid))
+	for _, end := range []struct {
+		*node
+		name, addresses string
+	}{{n, name, addresses}, {peer, peerName, peerAddresses}} {
+		end.run("ip link set " + end.name + " up")
+		for _, a := range strings.Fields(end.addresses) {
+			end.run("ip addr add " + a + " dev " + end.name + map[bool]string{true: " nodad"}[strings.Contains(a, ":")])
+		}
+	}
 }
 
 // kernel opens a Kernel for the namespace.

@@ -259,11 +259,15 @@ func (r *running) planned(s State) Set { return owned(Plan(r.cfg, s, nil).Want, 
 // ends, the routes come by themselves.
 func TestWatchWaitsForDAD(t *testing.T) {
 	n := newWorker(t)
-	n.run("ip -6 addr del fd00:18::3/64 dev eth0")
+	n.run("ip -6 addr del fd00:18::3/64 dev eth0\nsysctl -qw net.ipv6.conf.eth0.accept_dad=1")
 	c := reachConfig()
 	c.Wait = true
 	r := manage(t, n, c)
-	n.run("ip addr add fd00:18::3/64 dev eth0") // with DAD: about 1 s
+	n.run("ip addr add fd00:18::3/64 dev eth0") // about 1 s
+	eventually(t, time.Second, "a tentative address", func() (bool, string) {
+		got := n.run("ip -6 addr show dev eth0 tentative")
+		return strings.Contains(got, "fd00:18::3") && strings.Contains(problemLines(r.m.Stats().Problems), "IPv6"), got
+	})
 	eventually(t, 5*time.Second, "IPv6 route", func() (bool, string) {
 		got := r.ours()
 		return strings.Contains(got, "src fd00:18::3"), got
