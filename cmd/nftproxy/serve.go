@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"time"
 
@@ -35,6 +36,7 @@ type parts struct {
 	events    *events.Recorder // nil without an API server
 	source    source
 	proxier   *proxier.Proxier
+	sink      *observer // of the source; the proxier's own is behind it
 	more      []part // ctsync, routing
 }
 
@@ -77,7 +79,7 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 	for _, m := range p.more {
 		start(m.name, m.run)
 	}
-	start("source", func(ctx context.Context) error { p.source.Run(ctx, p.proxier.Sink()); return nil })
+	start("source", func(ctx context.Context) error { p.source.Run(ctx, p.sink); return nil })
 	start("proxier", p.proxier.Run)
 	return group.Wait()
 }
@@ -110,6 +112,11 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 		metrics.ShowHidden()
 	}
 	p.listeners = health.NewListeners(p.health, p.healthPortFailed)
+	p.sink = &observer{
+		health: p.health, alone: cfg.Manifests != "", nodeIP: cfg.NodeIP,
+		routing: cfg.Own.Routing, cidrs: map[kube.Name][]netip.Prefix{},
+	}
+	p.sink.setNode(nil)
 	if err := p.addSource(ctx); err != nil {
 		return nil, err
 	}
@@ -124,6 +131,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 		return nil, err
 	}
 	p.proxier = proxier.New(options)
+	p.sink.Sink = p.proxier.Sink()
 	return p, nil
 }
 

@@ -93,6 +93,7 @@ func (p *parts) addRouting(ctx context.Context) error {
 		kernel.Close()
 		return fmt.Errorf("routing: %w", err)
 	}
+	p.sink.reroute = manager.Update
 	p.metrics.RoutingFrom(func() metrics.Routing { return routingStats(manager.Stats()) })
 	p.more = append(p.more, part{"routing", func(ctx context.Context) error {
 		defer kernel.Close()
