@@ -232,7 +232,10 @@ func pick(es []entry, super []netip.AddrPort, a, b flags) []netip.AddrPort {
 			n++
 		}
 	}
-	if n == len(super) {
+	switch n {
+	case 0:
+		return nil
+	case len(super):
 		return super
 	}
 	out := make([]netip.AddrPort, 0, n)
