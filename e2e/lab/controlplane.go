@@ -110,6 +110,8 @@ func (cp *ControlPlane) connect() error {
 		Host: fmt.Sprintf("https://127.0.0.1:%d", apiPort),
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) { return cp.Dial(ctx) },
 		QPS:  -1,
+		// Tests use what is deprecated; the server says so at each write.
+		WarningHandler: rest.NoWarnings{},
 		ContentConfig: rest.ContentConfig{
 			ContentType:        "application/vnd.kubernetes.protobuf",
 			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",

@@ -6,8 +6,10 @@ package lab
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -22,7 +24,8 @@ type Host struct {
 	// NL is rtnetlink inside the namespace, for what the methods here do not offer.
 	NL *netlink.Handle
 
-	addr map[Family]netip.Addr
+	addr     map[Family]netip.Addr
+	sctpPort atomic.Uint32 // the last one used
 }
 
 func newHost(n *Net, name string) (*Host, error) {
@@ -36,6 +39,7 @@ func newHost(n *Net, name string) (*Host, error) {
 		return nil, fmt.Errorf("%s: rtnetlink: %w", name, err)
 	}
 	h := &Host{Namespace: ns, Name: name, Net: n, NL: nl, addr: map[Family]netip.Addr{}}
+	h.sctpPort.Store(rand.Uint32())
 	if err := h.Namespace.sysctls(hostSettings()); err != nil {
 		h.close()
 		return nil, fmt.Errorf("%s: %w", name, err)

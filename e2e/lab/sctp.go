@@ -203,12 +203,17 @@ func (p Probe) sctp(deadline time.Time) Result {
 	defer s.Close()
 	port := p.Source.Port()
 	if port == 0 {
-		port = uint16(1<<15 + rand.IntN(1<<15)) // nobody hands out ports of a protocol without sockets
+		port = p.From.nextSCTPPort()
 	}
 	r := s.init(port, p.To, deadline)
 	r.Local = netip.AddrPortFrom(s.local().Addr(), port)
 	return r
 }
+
+// nextSCTPPort hands out source ports, since the kernel does not for a protocol without sockets: the upper half of all, one
+// after the other. Chosen at random, two probes under way at once would sometimes have the same, and conntrack would take the
+// second INIT for a new beginning of the first association, whose INIT ACK then has the wrong tag.
+func (h *Host) nextSCTPPort() uint16 { return uint16(h.sctpPort.Add(1)) | 1<<15 }
 
 func (s *socket) init(port uint16, to netip.AddrPort, deadline time.Time) Result {
 	if err := s.SetDeadline(deadline); err != nil {
