@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,9 @@ func newCleanupCommand(io.Writer) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cleanup(cmd.Context()) },
 	}
 }
+
+// errNotBuilt is what a subcommand says that has no body yet.
+var errNotBuilt = errors.New("not built yet")
 
 // cleanup removes what was made and nothing else.
 func cleanup(context.Context) error { return errNotBuilt }

@@ -37,7 +37,7 @@ type parts struct {
 	source    source
 	proxier   *proxier.Proxier
 	sink      *observer // of the source; the proxier's own is behind it
-	more      []part // ctsync, routing
+	more      []part    // ctsync, routing
 }
 
 // source delivers objects: an API server or a directory.
