@@ -109,7 +109,12 @@ func New(opt Options) *Proxier {
 		tables:  map[nft.Family]*table{},
 		healths: health.Services{},
 	}
-	p.tracker = newTracker(p.kick)
+	p.tracker = newTracker(func() {
+		for _, f := range ipFamilies() {
+			opt.Health.Queued(f)
+		}
+		p.kick()
+	})
 	return p
 }
 
@@ -268,6 +273,7 @@ func (p *Proxier) apply(ctx context.Context, work pending) error {
 	start := time.Now()
 	p.markTaken(work)
 	around := p.lookAround()
+	p.opt.Health.SetNode(p.eligibility())
 	full := !p.known || !p.sameConfig(around)
 	if full || !around.node.equal(p.around.node) {
 		p.everything(work.services)
@@ -285,6 +291,15 @@ func (p *Proxier) apply(ctx context.Context, work pending) error {
 	}
 	p.finish(ctx, work, updates, start, full)
 	return nil
+}
+
+// eligibility is what health says of the node. Manifests need no Node object: there is nobody to remove the node.
+func (p *Proxier) eligibility() health.Node {
+	node, _ := p.tracker.cluster()
+	if node == nil {
+		return health.Node{Known: p.opt.Config.Manifests != ""}
+	}
+	return health.Node{Known: true, Deleting: node.Deleting, ScaledDown: node.ToBeDeleted}
 }
 
 // markTaken tells health that what was queued is being worked on.

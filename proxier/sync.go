@@ -130,7 +130,9 @@ func (p *Proxier) sync(ctx context.Context, updates []*update) error {
 		part.table.Committed()
 		part.table.node = p.around.byFam[part.family].elements
 	}
-	klog.FromContext(ctx).V(2).Info("Synced", "services", len(updates), "elements", tx.elements())
+	if n := tx.elements(); n > 0 || len(updates) > 0 {
+		klog.FromContext(ctx).V(2).Info("Synced", "services", len(updates), "elements", n)
+	}
 	return nil
 }
 
