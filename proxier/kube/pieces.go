@@ -1,0 +1,167 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package kube
+
+import (
+	"bytes"
+	"hash/maphash"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// piece is a document of a manifest file, or an item of a list in it, as text.
+type piece struct {
+	document, item int // both count from 1; item is 0 outside a list
+	text           []byte
+	head           *head             // of JSON; nil for YAML, which has to become JSON first
+	broken         error             // there is no text, because of this
+	old            map[uint64]*claim // what texts of this file were read as before, by hash
+}
+
+// reads is what a piece was read as: one object, or the items of a list.
+type reads struct {
+	piece
+	hash uint64 // of the text
+	same *claim // what this very text was read as before, or nil
+	list []reading
+}
+
+// cutFile cuts a file into pieces. It is JSON, one value after the other, if its name ends so, else YAML.
+func cutFile(name string, data []byte) []piece {
+	if filepath.Ext(name) == ".json" {
+		return cutJSON(data)
+	}
+	return cutYAML(data)
+}
+
+// cutJSON cuts a sequence of JSON objects, and lists among them into their items.
+func cutJSON(data []byte) (out []piece) {
+	s := jsonScanner{data: data}
+	for n := 1; s.skipBlanks(); n++ {
+		text, err := s.value(0)
+		var h head
+		if err == nil {
+			h, err = readHead(text)
+		}
+		if err != nil {
+			return append(out, piece{document: n, broken: err})
+		}
+		out = append(out, items(n, &h, text)...)
+	}
+	return out
+}
+
+// items returns the items of a list, or the object itself if it is no list.
+func items(document int, h *head, text []byte) (out []piece) {
+	kind, isList := strings.CutSuffix(h.kind, "List")
+	if !isList {
+		return []piece{{document: document, text: text, head: h}}
+	}
+	for i, text := range h.items {
+		p := piece{document: document, item: i + 1, text: text}
+		var own head
+		if own, p.broken = readHead(text); p.broken == nil {
+			if own.kind == "" && kind != "" { // the server's own lists say kind and version once
+				own.kind, own.apiVersion = kind, h.apiVersion
+			}
+			p.head = &own
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// cutYAML cuts at the lines that begin with three dashes. YAML allows no such line inside a document, be it in a
+// scalar. Documents of nothing but comments are left out and do not count.
+func cutYAML(data []byte) (out []piece) {
+	for len(data) > 0 {
+		text, rest := data, []byte(nil)
+		if i := separator(data); i >= 0 {
+			text, rest = data[:i], data[i+len("---"):]
+		}
+		if !blank(text) {
+			out = append(out, piece{document: len(out) + 1, text: text})
+		}
+		data = rest
+	}
+	return out
+}
+
+// separator returns where in data a line begins that separates documents, or -1.
+func separator(data []byte) int {
+	for i := 0; ; {
+		if rest := data[i:]; bytes.HasPrefix(rest, []byte("---")) && (len(rest) == 3 || rest[3] <= ' ') {
+			return i
+		}
+		next := bytes.Index(data[i:], []byte("\n---"))
+		if next < 0 {
+			return -1
+		}
+		i += next + 1
+	}
+}
+
+// blank tells whether a document holds nothing.
+func blank(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			return false
+		}
+	}
+	return true
+}
+
+// readAll reads pieces on all processors, but for those whose text is known. (Two texts of one hash of 64 bits would be
+// taken for the same: among 100,000 the odds are 1 to 3,600 million.)
+func readAll(pieces []piece, seed maphash.Seed) []reads {
+	out := make([]reads, len(pieces))
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(pieces)) {
+		wg.Go(func() {
+			var scratch []byte
+			for i := next.Add(1) - 1; i < int64(len(pieces)); i = next.Add(1) - 1 {
+				r := &out[i]
+				r.piece = pieces[i]
+				r.hash = maphash.Bytes(seed, r.text)
+				if r.same = r.old[r.hash]; r.same == nil {
+					r.list, scratch = read(&r.piece, scratch)
+				}
+				r.text, r.head, r.old = nil, nil, nil
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// read reads a piece. It writes to scratch, which it returns for the next time.
+func read(p *piece, scratch []byte) ([]reading, []byte) {
+	if p.broken != nil {
+		return []reading{{item: p.item, broken: p.broken}}, scratch
+	}
+	if p.head != nil {
+		r := readObject(*p.head, p.text)
+		r.item = p.item
+		return []reading{r}, scratch
+	}
+	text, problems, err := toJSON(&scratch, p.text)
+	if err != nil {
+		return []reading{{broken: err}}, scratch
+	}
+	h, err := readHead(text)
+	if err != nil {
+		return []reading{{broken: err}}, scratch
+	}
+	var out []reading
+	for _, item := range items(p.document, &h, text) {
+		one, _ := read(&item, nil)
+		one[0].problems = append(one[0].problems, problems...)
+		out = append(out, one...)
+	}
+	return out, scratch
+}
