@@ -143,7 +143,8 @@ func TestLabKubeProxy(t *testing.T) {
 				t.Fatal(err)
 			}
 			api := lab.Must(n.Attach(cp))(t)
-			lab.Must(lab.StartProxies(n, lab.ProxySpec{Kind: lab.KubeProxy, API: api, Ready: w.ready()}))(t)
+			spec := lab.ProxySpec{Kind: lab.KubeProxy, API: api, Ready: w.ready(), ByFlags: o.Routed}
+			lab.Must(lab.StartProxies(n, spec))(t)
 			w.check(t)
 		})
 	}

@@ -35,9 +35,11 @@ type ProxySpec struct {
 	API       *API
 	Manifests string // directory; nftproxy only
 
-	// Config is laid over the KubeProxyConfiguration that mirrors the lab (see BaseConfig), key by key at the top level.
-	// kube-proxy is always configured by file. nftproxy is so if Config is not nil, and by flags otherwise.
+	// Config is laid over the KubeProxyConfiguration that mirrors the lab (see BaseConfig), key by key at the top level. The
+	// same file configures either proxy.
 	Config map[string]any
+	// ByFlags says the same by flags, without a file and without Config.
+	ByFlags bool
 	// Flags are added last.
 	Flags []string
 	Env   []string
@@ -133,26 +135,35 @@ func (s ProxySpec) argv(node *Node) ([]string, error) {
 	switch {
 	case s.Kind == KubeProxy && s.API == nil:
 		return nil, errors.New("kube-proxy needs an API server")
-	case s.Kind == KubeProxy, s.Config != nil:
+	case s.ByFlags:
+		argv = append(argv, s.baseFlags(node)...)
+	default:
 		file, err := s.writeConfig(node)
 		if err != nil {
 			return nil, err
 		}
 		argv = append(argv, "--config="+file)
-	default:
-		argv = append(argv,
-			"--hostname-override="+node.Name,
-			"--cluster-cidr="+clusterCIDRs(),
-			fmt.Sprintf("--healthz-bind-address=0.0.0.0:%d", HealthPort),
-			fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", MetricsPort))
-		if s.API != nil {
-			argv = append(argv, "--kubeconfig="+s.API.Kubeconfig)
-		}
 	}
 	if s.Manifests != "" {
 		argv = append(argv, "--manifests="+s.Manifests)
 	}
 	return append(argv, s.Flags...), nil
+}
+
+// baseFlags is BaseConfig by flags.
+func (s ProxySpec) baseFlags(node *Node) []string {
+	flags := []string{
+		"--proxy-mode=nftables",
+		"--hostname-override=" + node.Name,
+		"--cluster-cidr=" + clusterCIDRs(),
+		fmt.Sprintf("--healthz-bind-address=0.0.0.0:%d", HealthPort),
+		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", MetricsPort),
+		"--conntrack-max-per-core=0", "--conntrack-min=0", "--oom-score-adj=0",
+	}
+	if s.API != nil {
+		flags = append(flags, "--kubeconfig="+s.API.Kubeconfig)
+	}
+	return flags
 }
 
 func (s ProxySpec) binary() (string, error) {
