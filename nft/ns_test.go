@@ -60,6 +60,11 @@ func (n *namespace) nft(t testing.TB, stdin string, args ...string) string {
 }
 
 func (n *namespace) tryNFT(stdin string, args ...string) (out string, err error) {
+	return n.run(stdin, "nft", args...)
+}
+
+// run runs a program inside and returns what it prints.
+func (n *namespace) run(stdin, name string, args ...string) (out string, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -67,7 +72,7 @@ func (n *namespace) tryNFT(stdin string, args ...string) (out string, err error)
 		if err = netns.Set(n.fd); err != nil {
 			return
 		}
-		cmd := exec.Command("nft", args...)
+		cmd := exec.Command(name, args...)
 		cmd.Stdin = strings.NewReader(stdin)
 		var b []byte
 		b, err = cmd.CombinedOutput()
