@@ -373,6 +373,23 @@ func TestKernelRemoveBatches(t *testing.T) {
 	}
 }
 
+// TestKernelDeleteWhileDumping deletes from a dump in progress, over many datagrams.
+func TestKernelDeleteWhileDumping(t *testing.T) {
+	k := openTest(t, newNS(t))
+	var flows []Flow
+	for i := range 5_000 {
+		flows = append(flows, flow(UDP, fmt.Sprintf("10.1.0.1:%d", 1000+i), "10.96.0.1:53", "10.244.0.1:53"))
+	}
+	k.create(t, flows...)
+	scanned, err := k.dump(&query{}, func(f []Flow) error {
+		_, err := k.remove(f)
+		return err
+	})
+	if left, _ := k.entries(); scanned < len(flows) || err != nil || left != 0 {
+		t.Errorf("scanned %d, left %d, %v", scanned, left, err)
+	}
+}
+
 // TestKernelReborn: an entry that was closed and opened anew by the same client is another entry.
 func TestKernelReborn(t *testing.T) {
 	k := openTest(t, newNS(t))

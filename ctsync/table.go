@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// settle are the times after a commit at which the frontends it changed are looked at. The first look is at once. The
+// settleTimes are the times after a commit at which the frontends it changed are looked at. The first look is at once. The
 // others close the race with packets in flight: a packet that the old rules sent to the old endpoint enters the
 // conntrack table only when it leaves the last hook, and may do so in a part of the table that the first pass has
 // already read. Within one CPU's receive path that takes microseconds, so 25 ms are plenty; the last look is for what
 // was held up on the way: a preempted sender, or a verdict of a user space queue.
-var settle = [...]time.Duration{0, 25 * time.Millisecond, 500 * time.Millisecond}
+var settleTimes = []time.Duration{0, 25 * time.Millisecond, 500 * time.Millisecond}
 
 const (
 	// maxTries bounds the passes over one frontend that fail in a row, the first included.
@@ -40,6 +40,8 @@ type table struct {
 	// full, if not nil, is the concern of everything.
 	full    *concern
 	started bool
+	// settle are the settleTimes in use; tests that are not about them have shorter ones.
+	settle []time.Duration
 }
 
 // newTable returns a table that offers nothing.
@@ -52,6 +54,7 @@ func newTable(scope Scope) *table {
 			announced: map[Frontend][]netip.AddrPort{},
 		},
 		concerns: map[Frontend]*concern{},
+		settle:   settleTimes,
 	}
 }
 
@@ -182,7 +185,7 @@ func (t *table) done(r round, complete bool, start, now time.Time) (givenUp int)
 		if t.concerns[front] != c {
 			continue
 		}
-		over, lost := c.advance(complete, start, now)
+		over, lost := t.advance(c, complete, start, now)
 		if lost {
 			givenUp++
 		}
@@ -192,7 +195,7 @@ func (t *table) done(r round, complete bool, start, now time.Time) (givenUp int)
 		}
 	}
 	if c := r.full; c != nil && t.full == c {
-		over, lost := c.advance(complete, start, now)
+		over, lost := t.advance(c, complete, start, now)
 		if lost {
 			givenUp++
 		}
@@ -204,7 +207,7 @@ func (t *table) done(r round, complete bool, start, now time.Time) (givenUp int)
 }
 
 // advance sets when c is due next. A pass counts for every look that was due when it began.
-func (c *concern) advance(complete bool, start, now time.Time) (over, lost bool) {
+func (t *table) advance(c *concern, complete bool, start, now time.Time) (over, lost bool) {
 	if !complete {
 		if c.tries++; c.tries >= maxTries {
 			return true, true
@@ -213,13 +216,13 @@ func (c *concern) advance(complete bool, start, now time.Time) (over, lost bool)
 		return false, false
 	}
 	c.tries = 0
-	for c.round < len(settle) && !c.born.Add(settle[c.round]).After(start) {
+	for c.round < len(t.settle) && !c.born.Add(t.settle[c.round]).After(start) {
 		c.round++
 	}
-	if c.round == len(settle) {
+	if c.round == len(t.settle) {
 		return true, false
 	}
-	c.due = c.born.Add(settle[c.round])
+	c.due = c.born.Add(t.settle[c.round])
 	return false, false
 }
 

@@ -1,0 +1,486 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package ctsync
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/xt"
+	"github.com/mdlayher/socket"
+	"golang.org/x/sys/unix"
+)
+
+// node is a network namespace with a client, two endpoints and the rules of a proxy, all on the loopback device.
+type node struct {
+	t      *testing.T
+	client netip.Addr
+	vip    netip.AddrPort // of a UDP and of a TCP frontend
+	eps    [2]netip.AddrPort
+	s      *Syncer
+
+	mu     sync.Mutex
+	passes []Pass
+}
+
+// newNode makes the namespace and starts a Syncer that knows both endpoints.
+func newNode(t *testing.T, v6 bool, opts Options) *node {
+	t.Helper()
+	n := &node{t: t}
+	opts.NetNS = newNS(t)
+	opts.OnPass = func(p Pass) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.passes = append(n.passes, p)
+	}
+	n.address(v6)
+	n.rules(0)
+	s, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.s = s
+	s.table.settle = []time.Duration{0, 25 * time.Millisecond, 100 * time.Millisecond}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	n.update(0, 1)
+	s.Resync()
+	return n
+}
+
+// address gives the namespace its addresses.
+func (n *node) address(v6 bool) {
+	n.client, n.vip = netip.MustParseAddr("10.0.0.1"), ap("10.96.0.10:53")
+	n.eps = [2]netip.AddrPort{ap("10.0.0.11:5353"), ap("10.0.0.12:5353")}
+	bits, route := "/32", "10.96.0.0/16"
+	if v6 {
+		n.client, n.vip = netip.MustParseAddr("fd00::1"), ap("[fd00:96::10]:53")
+		n.eps = [2]netip.AddrPort{ap("[fd00::11]:5353"), ap("[fd00::12]:5353")}
+		bits, route = "/128", "fd00:96::/64"
+	}
+	run(n.t, "", "ip", "link", "set", "lo", "up")
+	for _, a := range []netip.Addr{n.client, n.eps[0].Addr(), n.eps[1].Addr()} {
+		run(n.t, "", "ip", "addr", "add", a.String()+bits, "dev", "lo")
+	}
+	run(n.t, "", "ip", "route", "add", route, "dev", "lo")
+}
+
+// rules commits a ruleset that sends new flows to endpoint i, or refuses them if it is -1.
+func (n *node) rules(i int) {
+	n.t.Helper()
+	family, dnat := "ip", ""
+	if n.vip.Addr().Is6() {
+		family = "ip6"
+	}
+	if i >= 0 {
+		dnat = fmt.Sprintf("add rule %[1]s t dstnat %[1]s daddr %[2]s meta l4proto { tcp, udp } th dport %[3]d dnat to %[4]s", family, n.vip.Addr(), n.vip.Port(), n.eps[i])
+	}
+	// The hooks stay: the kernel drops what is held in a queue when any hook goes.
+	run(n.t, fmt.Sprintf(`
+		add table %[1]s t
+		add chain %[1]s t dstnat { type nat hook output priority -100; }
+		add chain %[1]s t unserved { type filter hook output priority 0; }
+		flush chain %[1]s t dstnat
+		flush chain %[1]s t unserved
+		add rule %[1]s t unserved %[1]s daddr %[3]s ct state new meta l4proto tcp reject with tcp reset
+		add rule %[1]s t unserved %[1]s daddr %[3]s ct state new reject
+		%[2]s`, family, dnat, n.vip.Addr()), "nft", "-f", "-")
+}
+
+// update reports that both frontends now have the given endpoints.
+func (n *node) update(list ...int) {
+	var good []netip.AddrPort
+	for _, i := range list {
+		good = append(good, n.eps[i])
+	}
+	n.s.Update([]Change{
+		{Frontend: Frontend{n.vip.Addr(), n.vip.Port(), UDP}, Endpoints: good},
+		{Frontend: Frontend{n.vip.Addr(), n.vip.Port(), TCP}, Endpoints: good},
+	})
+}
+
+// settle waits for the last pass, and returns all since the last call.
+func (n *node) settle() []Pass {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := n.s.Wait(ctx); err != nil {
+		n.t.Fatalf("passes do not end: %v", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	passes := n.passes
+	n.passes = nil
+	for _, p := range passes {
+		if p.Err != nil || p.Failed != 0 || p.GivenUp != 0 {
+			n.t.Errorf("pass %+v", p)
+		}
+	}
+	return passes
+}
+
+// deleted is the sum of the passes, for one reason.
+func deleted(passes []Pass, r Reason) (sum int) {
+	for _, p := range passes {
+		sum += p.Stale[r]
+	}
+	return sum
+}
+
+// serveUDP answers each datagram with the number of the endpoint.
+func (n *node) serveUDP(i int) {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(n.eps[i]))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = c.Close() })
+	go func() {
+		b := make([]byte, 16)
+		for {
+			_, from, err := c.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteToUDPAddrPort(fmt.Append(nil, i), from)
+		}
+	}()
+}
+
+// dialUDP returns the one socket of a client.
+func (n *node) dialUDP() *net.UDPConn {
+	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(n.client, 0)), net.UDPAddrFromAddrPort(n.vip))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// ask sends one datagram and says who answered: "0", "1", "refused" or "nobody".
+func (n *node) ask(c *net.UDPConn) string {
+	b := make([]byte, 16)
+	for range 3 { // a refusal of the datagram before may still be queued on the socket
+		_, err := c.Write([]byte("?"))
+		if err == nil {
+			_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+			var k int
+			if k, err = c.Read(b); err == nil {
+				return string(b[:k])
+			}
+		}
+		switch {
+		case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES):
+			return "refused"
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			return err.Error()
+		}
+	}
+	return "nobody"
+}
+
+// until asks until the wanted answer comes, which it must within a second: the pass takes some 10 ms.
+func (n *node) until(c *net.UDPConn, want string) {
+	n.t.Helper()
+	var got string
+	for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(5 * time.Millisecond) {
+		if got = n.ask(c); got == want {
+			return
+		}
+	}
+	n.t.Fatalf("the client reaches %s, want %s", got, want)
+}
+
+// TestStaleUDP: a client that keeps one socket follows the endpoints, in both families.
+func TestStaleUDP(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("v6=%v", v6), func(t *testing.T) {
+			n := newNode(t, v6, Options{})
+			n.serveUDP(0)
+			n.serveUDP(1)
+			c := n.dialUDP()
+			n.until(c, "0")
+			n.settle()
+
+			n.rules(1)
+			if got := n.ask(c); got != "0" { // the entry alone keeps it there
+				t.Fatalf("without a pass: %s", got)
+			}
+			n.update(1)
+			n.until(c, "1")
+			if p := n.settle(); deleted(p, EndpointGone) != 1 {
+				t.Errorf("endpoint removed: %+v", p)
+			}
+
+			n.rules(-1)
+			n.update()
+			n.until(c, "refused")
+			if p := n.settle(); deleted(p, NoEndpoints) != 1 {
+				t.Errorf("last endpoint removed: %+v", p)
+			}
+
+			n.rules(0)
+			n.update(0)
+			n.until(c, "0")
+			n.update(0, 1)
+			n.settle()
+			if got := n.ask(c); got != "0" {
+				t.Errorf("endpoint added: %s", got)
+			}
+		})
+	}
+}
+
+// TestStaleUntranslated: packets flowed to the address before it was ours.
+func TestStaleUntranslated(t *testing.T) {
+	n := newNode(t, false, Options{})
+	n.s.Update([]Change{{Frontend: Frontend{n.vip.Addr(), n.vip.Port(), UDP}, Removed: true}})
+	n.serveUDP(1)
+	// These rules translate nothing and refuse nothing, but keep conntrack on.
+	run(t, "flush chain ip t dstnat\nflush chain ip t unserved\nadd rule ip t unserved ct state new counter", "nft", "-f", "-")
+	c := n.dialUDP()
+	_, _ = c.Write([]byte("?"))
+	n.settle()
+	n.rules(1)
+	if got := n.ask(c); got == "1" {
+		t.Fatal("the flow has no entry from before the rules")
+	}
+	n.update(1)
+	n.until(c, "1")
+	if p := n.settle(); deleted(p, Untranslated) != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// queue holds packets back in the kernel's hands: an NFQUEUE listener.
+type queue struct {
+	t *testing.T
+	c *socket.Conn
+}
+
+const queueNum = 7
+
+// message sends one message of the queue subsystem.
+func (q *queue) message(typ uint16, attrs func([]byte) []byte) {
+	q.t.Helper()
+	b, at := begin(nil, unix.NFNL_SUBSYS_QUEUE<<8|typ, 0, 1, unix.AF_UNSPEC)
+	binary.BigEndian.PutUint16(b[18:], queueNum) // nfgenmsg.res_id
+	if _, err := q.c.Write(finish(attrs(b), at)); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// openQueue binds the queue.
+func openQueue(t *testing.T) *queue {
+	c, err := dial(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	q := &queue{t, c}
+	q.message(2, func(b []byte) []byte { return attr(b, 1, 1, 0, 0, 0) })    // CONFIG: bind
+	q.message(2, func(b []byte) []byte { return attr(b, 2, 0, 0, 0, 0, 1) }) // CONFIG: copy meta data only
+	return q
+}
+
+// hold sends the first packet of each UDP flow to port to the queue, after its destination was translated and before
+// it enters the conntrack table. The rule is written by hand because kernels
+// without nft_queue are common; the target of iptables is there.
+func (q *queue) hold(port uint16) {
+	q.t.Helper()
+	c := &nftables.Conn{}
+	table := c.AddTable(&nftables.Table{Name: "hold", Family: nftables.TableFamilyIPv4})
+	chain := c.AddChain(&nftables.Chain{Name: "hold", Table: table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityFilter})
+	info := make(xt.Unknown, 8) // struct xt_NFQ_info, aligned
+	binary.NativeEndian.PutUint16(info, queueNum)
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+		&expr.Cmp{Register: 1, Data: []byte{byte(UDP)}},
+		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: 1},
+		&expr.Cmp{Register: 1, Data: binary.BigEndian.AppendUint16(nil, port)},
+		&expr.Target{Name: "NFQUEUE", Info: &info},
+	}})
+	if err := c.Flush(); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// take waits for a packet and returns its number.
+func (q *queue) take() []byte {
+	q.t.Helper()
+	b := make([]byte, 4096)
+	_ = q.c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	n, err := q.c.Read(b)
+	if err != nil {
+		q.t.Fatal(err)
+	}
+	_, data, _, _ := nextMessage(b[:n])
+	typ, hdr, _, ok := nextAttr(data[nfgenLen:])
+	if !ok || typ != 1 {
+		q.t.Fatalf("no packet header in % x", b[:n])
+	}
+	return hdr[:4]
+}
+
+// release lets the packet go on.
+func (q *queue) release(id []byte) {
+	q.message(1, func(b []byte) []byte { return attr(b, 2, append([]byte{0, 0, 0, 1}, id...)...) })
+}
+
+// TestRacePacketInFlight provokes the race: the first packet of a flow is held back after the old rules chose an endpoint
+// for it and before it enters the conntrack table. The rules change, the pass finds nothing, and then the packet goes
+// on, and its entry is born.
+func TestRacePacketInFlight(t *testing.T) {
+	n := newNode(t, false, Options{})
+	n.serveUDP(0)
+	n.serveUDP(1)
+	n.settle()
+	n.s.mu.Lock()
+	n.s.table.settle = []time.Duration{0, 2 * time.Second} // more than enough to let the packet go in between
+	n.s.mu.Unlock()
+	q := openQueue(t)
+	q.hold(n.eps[0].Port())
+	c := n.dialUDP()
+	if _, err := c.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	id := q.take()
+	n.rules(1)
+	n.update(1)
+	if p := n.await(1); deleted(p, EndpointGone) != 0 {
+		t.Fatalf("the entry was there already: %+v", p)
+	}
+	q.release(id)
+	b := make([]byte, 16)
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if k, err := c.Read(b); err != nil || string(b[:k]) != "0" {
+		t.Fatalf("the packet held back: %q, %v", b[:k], err)
+	}
+	if p := n.settle(); deleted(p, EndpointGone) != 1 {
+		t.Errorf("the entry born after the pass stays: %+v", p)
+	}
+	if _, err := c.Write([]byte("?")); err != nil {
+		t.Fatal(err)
+	}
+	q.release(q.take())
+	if got := n.ask(c); got != "1" {
+		t.Errorf("after the last pass the client reaches %s", got)
+	}
+}
+
+// await returns the passes once there are as many as wanted.
+func (n *node) await(count int) []Pass {
+	n.t.Helper()
+	for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(time.Millisecond) {
+		n.mu.Lock()
+		passes := n.passes
+		n.mu.Unlock()
+		if len(passes) >= count {
+			return passes[:count]
+		}
+	}
+	n.t.Fatalf("no %d passes", count)
+	return nil
+}
+
+// serveTCP accepts connections and greets them.
+func (n *node) serveTCP(i int) {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(n.eps[i]))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write(fmt.Append(nil, i))
+		}
+	}()
+}
+
+// dialTCP connects to the VIP and reads the greeting.
+func (n *node) dialTCP(want string) *net.TCPConn {
+	n.t.Helper()
+	c, err := net.DialTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(n.client, 0)), net.TCPAddrFromAddrPort(n.vip))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = c.Close() })
+	b := make([]byte, 1)
+	if _, err := c.Read(b); err != nil || string(b) != want {
+		n.t.Fatalf("greeted by %q, %v, want %s", b, err, want)
+	}
+	return c
+}
+
+// TestTCPReset: the client of a deleted connection notices, when it sends, or at once if that is wanted.
+func TestTCPReset(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		for _, to := range []int{1, -1} { // another endpoint, or none
+			for _, reset := range []bool{false, true} {
+				t.Run(fmt.Sprintf("v6=%v to=%d reset=%v", v6, to, reset), func(t *testing.T) {
+					n := newNode(t, v6, Options{Scope: Scope{TCP: true}, Reset: reset})
+					tcpReset(n, to, reset)
+				})
+			}
+		}
+	}
+}
+
+func tcpReset(n *node, to int, reset bool) {
+	n.serveTCP(0)
+	n.serveTCP(1)
+	gone, stays := n.dialTCP("0"), n.dialTCP("0")
+	n.settle()
+	n.rules(to)
+	n.update(0, 1)
+	n.settle()
+	want := EndpointGone
+	if n.update(1); to < 0 {
+		want = NoEndpoints
+		n.update()
+	}
+	patience := 5 * time.Second
+	if !reset {
+		patience = 100 * time.Millisecond // it will not notice by itself
+	}
+	_ = gone.SetReadDeadline(time.Now().Add(patience))
+	_, err := gone.Read(make([]byte, 1))
+	if noticed := errors.Is(err, syscall.ECONNRESET); noticed != reset {
+		n.t.Errorf("reading: %v", err)
+	}
+	p := n.settle()
+	if got := deleted(p, EndpointGone) + deleted(p, NoEndpoints); got != 2 || deleted(p, want) == 0 {
+		n.t.Errorf("passes %+v", p)
+	}
+	if reset {
+		return
+	}
+	_, _ = stays.Write([]byte("x"))
+	_ = stays.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := stays.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		n.t.Errorf("after sending: %v", err)
+	}
+}
