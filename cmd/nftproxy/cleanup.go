@@ -5,22 +5,131 @@ package main
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/routing"
 )
 
-// newCleanupCommand returns `nftproxy cleanup`, the same as --cleanup.
-func newCleanupCommand(io.Writer) *cobra.Command {
-	return &cobra.Command{
-		Use: "cleanup", Short: "Remove everything that nftproxy and kube-proxy made on this node", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cleanup(cmd.Context()) },
+const aboutCleanup = `cleanup removes everything that nftproxy made on this node, and nothing else: its
+nftables tables, addresses, routes, rules and neighbours. Services are not served
+any more, so start another proxy first or at once after it. It needs CAP_NET_ADMIN.
+
+With --kube-proxy it also removes what kube-proxy left in nftables: its own
+tables, and its chains in the tables of iptables-nft. Chains of the kubelet stay.
+Do not use it while kube-proxy runs.`
+
+// newCleanupCommand returns `nftproxy cleanup`. The flag --cleanup of the root
+// command is the same with --kube-proxy, as it is for kube-proxy.
+func newCleanupCommand(out io.Writer) *cobra.Command {
+	var kubeProxy bool
+	cmd := &cobra.Command{
+		Use: "cleanup", Short: "Remove everything that nftproxy made on this node", Long: aboutCleanup, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.SilenceUsage = true
+			return removeAll(cmd.Context(), out, kubeProxy)
+		},
+	}
+	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", false, "Also remove what kube-proxy left in nftables.")
+	return cmd
+}
+
+// cleanup is what the flag --cleanup asks for.
+func cleanup(ctx context.Context) error { return removeAll(ctx, os.Stdout, true) }
+
+// removeAll removes what was made and tells what that was.
+func removeAll(ctx context.Context, out io.Writer, kubeProxy bool) error {
+	kernel, err := nft.Open(0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = kernel.Close() }()
+	ours, err := kernel.RemoveTables()
+	if err != nil {
+		return permission(fmt.Errorf("remove our tables: %w", err))
+	}
+	report := newReport(out)
+	report.removed(ours)
+	routes, err := routing.Open()
+	if err != nil {
+		return err
+	}
+	defer routes.Close()
+	n, err := routing.Cleanup(ctx, routes)
+	report.count(n, "addresses, routes, rules and neighbours of ours")
+	if err != nil {
+		return permission(fmt.Errorf("remove our routing: %w", err))
+	}
+	if kubeProxy {
+		theirs, err := kernel.RemoveKubeProxy()
+		report.removed(theirs)
+		if err != nil {
+			return permission(err)
+		}
+	}
+	return report.done()
+}
+
+// report prints one line per kind of thing that was removed.
+type report struct {
+	out   io.Writer
+	lines int
+	err   error
+}
+
+func newReport(out io.Writer) *report { return &report{out: out} }
+
+func (r *report) line(format string, args ...any) {
+	r.lines++
+	if _, err := fmt.Fprintf(r.out, format+"\n", args...); err != nil && r.err == nil {
+		r.err = err
 	}
 }
 
-// errNotBuilt is what a subcommand says that has no body yet.
-var errNotBuilt = errors.New("not built yet")
+func (r *report) count(n int, what string) {
+	if n > 0 {
+		r.line("removed %d %s", n, what)
+	}
+}
 
-// cleanup removes what was made and nothing else.
-func cleanup(context.Context) error { return errNotBuilt }
+func (r *report) removed(what nft.Removed) {
+	for _, t := range what.Tables {
+		r.line("removed table %s", t)
+	}
+	r.count(what.Chains, "chains of kube-proxy in tables of iptables-nft")
+	r.count(what.Rules, "rules that led to them")
+	for _, c := range what.Kept {
+		r.line("kept chain %s: rules that are not kube-proxy's lead to it", c)
+	}
+}
+
+func (r *report) done() error {
+	if r.lines == 0 {
+		r.line("nothing to remove")
+	}
+	return r.err
+}
+
+// takeOver removes what kube-proxy left, once our own tables serve: so there is
+// no gap, and no packet meets two proxies for long. A failure is logged only: it
+// must not stop us from serving what kube-proxy did not know.
+func takeOver(log klog.Logger) {
+	kernel, err := nft.Open(0)
+	if err != nil {
+		log.Error(err, "Leftovers of kube-proxy could not be looked for")
+		return
+	}
+	defer func() { _ = kernel.Close() }()
+	gone, err := kernel.RemoveKubeProxy()
+	if len(gone.Tables)+gone.Chains+gone.Rules > 0 {
+		log.Info("Removed leftovers of kube-proxy", "tables", gone.Tables, "chains", gone.Chains, "rules", gone.Rules, "kept", gone.Kept)
+	}
+	if err != nil {
+		log.Error(err, "Leftovers of kube-proxy could not be removed; run `nftproxy cleanup --kube-proxy` when nftproxy is stopped")
+	}
+}

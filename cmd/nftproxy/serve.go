@@ -120,7 +120,10 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	if err := p.addSource(ctx); err != nil {
 		return nil, err
 	}
-	options := proxier.Options{Config: cfg, Metrics: p.metrics, Health: p.health, Listeners: p.listeners}
+	options := proxier.Options{
+		Config: cfg, Metrics: p.metrics, Health: p.health, Listeners: p.listeners,
+		FirstSync: func() { go takeOver(klog.FromContext(ctx)) },
+	}
 	if p.events != nil {
 		options.Recorder = p.events
 	}

@@ -8,6 +8,8 @@
 // is the form for the eye.
 package inspect
 
+import "github.com/nftproxy/nftproxy/routing"
+
 // APIVersion and Kind head the structured forms. Fields are only ever added to a version; readers must ignore
 // those they do not know.
 const (
@@ -20,6 +22,8 @@ type Dump struct {
 	APIVersion string  `json:"apiVersion"`
 	Kind       string  `json:"kind"`
 	Tables     []Table `json:"tables"`
+	// Routing are the addresses, routes, rules and neighbours that are ours.
+	Routing []routing.Line `json:"routing,omitempty"`
 	// ServicePorts are sorted by name, then family, then protocol.
 	ServicePorts []ServicePort `json:"servicePorts"`
 }

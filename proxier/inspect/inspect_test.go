@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/routing"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -70,25 +71,25 @@ func node(f nft.Family) []nft.Element {
 
 func config() nft.Config { return nft.Config{MasqueradeBit: 14, Pods: nft.PodMatch{CIDRs: true}} }
 
-func collected(t *testing.T) ([]Table, []ServicePort) {
+func collected(t *testing.T) *Dump {
 	t.Helper()
 	s := nft.Model(nft.IPv4, config(), cluster(), node(nft.IPv4))
 	table, ports := Collect(s, map[uint32]int{1: 17})
 	table.Chains, table.Rules, table.Sets = 10, 20, 30 // what they are is for package nft to say
 	gone, _ := Collect(&nft.Snapshot{Content: &nft.Content{Family: nft.IPv6}}, nil)
-	return []Table{table, gone}, ports
+	return &Dump{APIVersion, Kind, []Table{table, gone}, []routing.Line{{Kind: "route", Family: "ip", Text: "10.96.0.0/16 via 169.254.169.4"}}, ports}
 }
 
 func TestForms(t *testing.T) {
-	tables, ports := collected(t)
-	for name, write := range map[string]func(io.Writer, []Table, []ServicePort) error{
-		"table": func(w io.Writer, t []Table, p []ServicePort) error { return Text(w, t, p, false) },
-		"wide":  func(w io.Writer, t []Table, p []ServicePort) error { return Text(w, t, p, true) },
+	d := collected(t)
+	for name, write := range map[string]func(io.Writer, *Dump) error{
+		"table": func(w io.Writer, d *Dump) error { return Text(w, d, false) },
+		"wide":  func(w io.Writer, d *Dump) error { return Text(w, d, true) },
 		"json":  JSON,
 		"yaml":  YAML,
 	} {
 		var got bytes.Buffer
-		if err := write(&got, tables, ports); err != nil {
+		if err := write(&got, d); err != nil {
 			t.Fatal(err)
 		}
 		file := "testdata/dump." + name
@@ -109,14 +110,14 @@ func TestForms(t *testing.T) {
 
 // Both structured forms are the document that Dump declares.
 func TestStructuredFormsDecode(t *testing.T) {
-	tables, ports := collected(t)
-	for _, list := range [][]ServicePort{ports, nil} {
-		want := Dump{APIVersion, Kind, tables, list}
+	want := *collected(t)
+	for _, list := range [][]ServicePort{want.ServicePorts, nil} {
+		want.ServicePorts = list
 		var j, y bytes.Buffer
-		if err := JSON(&j, tables, list); err != nil {
+		if err := JSON(&j, &want); err != nil {
 			t.Fatal(err)
 		}
-		if err := YAML(&y, tables, list); err != nil {
+		if err := YAML(&y, &want); err != nil {
 			t.Fatal(err)
 		}
 		var fromJSON, fromYAML Dump
@@ -179,8 +180,7 @@ func TestProblems(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	_, ports := collected(t)
-	for _, p := range ports {
+	for _, p := range collected(t).ServicePorts {
 		if len(p.Problems) != 0 {
 			t.Errorf("%s: %q although all is well", p.Name, p.Problems)
 		}
@@ -196,7 +196,7 @@ func TestOrphansAreCounted(t *testing.T) {
 }
 
 func TestSelectAndSplit(t *testing.T) {
-	_, ports := collected(t)
+	ports := collected(t).ServicePorts
 	if got := Select(ports, "kube-system", "dns"); len(got) != 2 || got[0].Protocol != "tcp" {
 		t.Errorf("selected %v", got)
 	}
@@ -224,7 +224,7 @@ func BenchmarkDump30000(b *testing.B) {
 	s := nft.Model(nft.IPv4, config(), services, nil)
 	for b.Loop() {
 		table, ports := Collect(s, nil)
-		if err := Text(io.Discard, []Table{table}, ports, false); err != nil {
+		if err := Text(io.Discard, &Dump{Tables: []Table{table}, ServicePorts: ports}, false); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -5,26 +5,30 @@ package inspect
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/nftproxy/nftproxy/routing"
 )
 
 // JSON writes a Dump, one Service port after the other, so that a large one needs no second copy in memory.
-func JSON(w io.Writer, tables []Table, ports []ServicePort) error {
+func JSON(w io.Writer, d *Dump) error {
 	out := bufio.NewWriter(w)
-	head, err := json.MarshalIndent(tables, "  ", "  ")
+	head, err := json.MarshalIndent(d.header(), "", "  ")
 	if err != nil {
-		return fmt.Errorf("encode %d tables: %w", len(tables), err)
+		return fmt.Errorf("encode %d tables: %w", len(d.Tables), err)
 	}
-	fmt.Fprintf(out, "{\n  \"apiVersion\": %q,\n  \"kind\": %q,\n  \"tables\": %s,\n  \"servicePorts\": [", APIVersion, Kind, head)
+	// The list goes before the brace that ends the header.
+	fmt.Fprintf(out, "%s,\n  \"servicePorts\": [", bytes.TrimSuffix(head, []byte("\n}")))
 	separator := "\n    "
-	for i := range ports {
-		text, err := json.MarshalIndent(&ports[i], "    ", "  ")
+	for i := range d.ServicePorts {
+		text, err := json.MarshalIndent(&d.ServicePorts[i], "    ", "  ")
 		if err != nil {
-			return fmt.Errorf("encode %s: %w", ports[i].Name, err)
+			return fmt.Errorf("encode %s: %w", d.ServicePorts[i].Name, err)
 		}
 		fmt.Fprintf(out, "%s%s", separator, text)
 		separator = ",\n    "
@@ -34,26 +38,36 @@ func JSON(w io.Writer, tables []Table, ports []ServicePort) error {
 }
 
 // YAML writes a Dump, one Service port after the other.
-func YAML(w io.Writer, tables []Table, ports []ServicePort) error {
+func YAML(w io.Writer, d *Dump) error {
 	out := bufio.NewWriter(w)
-	head, err := yaml.Marshal(map[string]any{"apiVersion": APIVersion, "kind": Kind, "tables": tables})
+	head, err := yaml.Marshal(d.header())
 	if err != nil {
-		return fmt.Errorf("encode %d tables: %w", len(tables), err)
+		return fmt.Errorf("encode %d tables: %w", len(d.Tables), err)
 	}
 	list := "servicePorts:\n"
-	if len(ports) == 0 {
+	if len(d.ServicePorts) == 0 {
 		list = "servicePorts: []\n"
 	}
 	fmt.Fprintf(out, "%s%s", head, list)
-	for i := range ports {
-		text, err := yaml.Marshal(ports[i : i+1])
+	for i := range d.ServicePorts {
+		text, err := yaml.Marshal(d.ServicePorts[i : i+1])
 		if err != nil {
-			return fmt.Errorf("encode %s: %w", ports[i].Name, err)
+			return fmt.Errorf("encode %s: %w", d.ServicePorts[i].Name, err)
 		}
 		_, _ = out.Write(text) // Flush returns the first error
 	}
 	return out.Flush()
 }
+
+// header is all of a Dump but the Service ports.
+type header struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Tables     []Table        `json:"tables"`
+	Routing    []routing.Line `json:"routing,omitempty"`
+}
+
+func (d *Dump) header() header { return header{APIVersion, Kind, d.Tables, d.Routing} }
 
 // Select returns the Service ports of one Service.
 func Select(ports []ServicePort, namespace, service string) []ServicePort {

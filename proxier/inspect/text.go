@@ -46,12 +46,16 @@ func columns(wide bool) []column {
 
 // Text writes the form for the eye: what the tables are, one line per frontend, and what is wrong. wide shows
 // all there is.
-func Text(w io.Writer, tables []Table, ports []ServicePort, wide bool) error {
+func Text(w io.Writer, d *Dump, wide bool) error {
 	out := bufio.NewWriter(w)
-	for i := range tables {
-		tables[i].write(out)
+	for i := range d.Tables {
+		d.Tables[i].write(out)
+	}
+	for _, l := range d.Routing {
+		fmt.Fprintf(out, "routing: %s %s %s\n", l.Family, l.Kind, l.Text)
 	}
 	fmt.Fprintln(out)
+	ports := d.ServicePorts
 	cols := columns(wide)
 	widths := measure(cols, ports)
 	titles := make([]string, len(cols))
