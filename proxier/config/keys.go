@@ -27,10 +27,13 @@ var keysWithoutMeaning = map[string]string{
 var keysOfIPTables = []string{"iptables.masqueradeBit", "iptables.masqueradeAll", "iptables.syncPeriod", "iptables.minSyncPeriod"}
 
 // keyWarnings names the keys that a file sets and that mean nothing here. k is
-// as decoded, before defaults: a zero value counts as not set.
+// as decoded, before defaults: a zero value counts as not set, and so does a
+// default, which a file written by --write-config-to is full of.
 func keyWarnings(k *kubeproxyconfig.KubeProxyConfiguration) []string {
+	var defaults kubeproxyconfig.KubeProxyConfiguration
+	setDefaults(&defaults)
 	var out []string
-	for _, key := range setKeys(reflect.ValueOf(*k), "") {
+	for _, key := range setKeys(reflect.ValueOf(*k), reflect.ValueOf(defaults), "") {
 		reason, section := keysWithoutMeaning[key], key[:max(strings.IndexByte(key, '.'), 0)]
 		if reason == "" {
 			reason = keysWithoutMeaning[section]
@@ -45,16 +48,17 @@ func keyWarnings(k *kubeproxyconfig.KubeProxyConfiguration) []string {
 	return out
 }
 
-// setKeys lists the keys with a value, as dotted JSON names.
-func setKeys(v reflect.Value, prefix string) []string {
+// setKeys lists the keys with a value that is not the default, as dotted JSON
+// names.
+func setKeys(v, defaults reflect.Value, prefix string) []string {
 	var out []string
 	for i := range v.NumField() {
 		name := jsonName(v.Type().Field(i))
 		field := v.Field(i)
 		switch {
-		case field.IsZero() || name == "":
+		case field.IsZero() || name == "" || reflect.DeepEqual(field.Interface(), defaults.Field(i).Interface()):
 		case field.Kind() == reflect.Struct && !isLeaf(field.Type()):
-			out = append(out, setKeys(field, prefix+name+".")...)
+			out = append(out, setKeys(field, defaults.Field(i), prefix+name+".")...)
 		default:
 			out = append(out, prefix+name)
 		}
