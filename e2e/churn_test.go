@@ -118,7 +118,7 @@ func (c *cluster) waitSlots(ctx context.Context, f nft.Family, n int) {
 	deadline := time.Now().Add(10 * time.Second)
 	for ctx.Err() == nil {
 		have := 0
-		for _, e := range c.content(c.Node(1), f).Elements {
+		for _, e := range c.snapshot(c.Node(1), f).Elements {
 			if e.Set == nft.NodePortEndpoints {
 				have++
 			}

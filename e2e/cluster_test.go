@@ -82,19 +82,19 @@ func (c *cluster) pods() (out []*lab.Pod) {
 	return out
 }
 
-// content reads a table of a node.
-func (c *cluster) content(n *lab.Node, f nft.Family) *nft.Content {
+// snapshot reads a table of a node.
+func (c *cluster) snapshot(n *lab.Node, f nft.Family) *nft.Snapshot {
 	c.t.Helper()
 	k, err := nft.Open(n.FD())
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	defer k.Close()
-	content, err := k.Read(f)
+	s, err := k.Snapshot(f)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return content
+	return s
 }
 
 func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
