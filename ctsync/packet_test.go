@@ -79,7 +79,7 @@ func (n *node) address(v6 bool) {
 	}
 	run(n.t, "", "ip", "link", "set", "lo", "up")
 	for _, a := range []netip.Addr{n.client, n.eps[0].Addr(), n.eps[1].Addr()} {
-		run(n.t, "", "ip", "addr", "add", a.String()+bits, "dev", "lo")
+		run(n.t, "", "ip", "addr", "add", a.String()+bits, "dev", "lo", "nodad") // usable at once
 	}
 	run(n.t, "", "ip", "route", "add", route, "dev", "lo")
 }

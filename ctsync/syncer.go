@@ -245,15 +245,17 @@ func (s *Syncer) step(ctx context.Context) (next time.Time) {
 	}
 	s.mu.Lock()
 	p.GivenUp = s.table.done(r, p.Err == nil, p.Start, p.Start.Add(p.Duration))
-	_, next = s.table.take(now) // what became due since has its time in next
-	if !s.table.concerned() {
-		s.becomeIdle()
-	}
 	s.mu.Unlock()
 	s.rest = time.Now().Add(min(restFactor*p.Duration, maxRest))
 	if s.opts.OnPass != nil {
 		s.opts.OnPass(p)
 	}
+	s.mu.Lock() // again: who waits for the end shall find the last pass reported
+	defer s.mu.Unlock()
+	if !s.table.concerned() {
+		s.becomeIdle()
+	}
+	_, next = s.table.take(now) // what became due since has its time in next
 	return next
 }
 
