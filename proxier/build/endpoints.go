@@ -190,9 +190,7 @@ func choose(es []entry) choice {
 	}
 	c := choice{cluster: usable(any), local: usable(anyLocal)}
 	c.served = c.cluster != 0
-	if c.cluster == ready {
-		c.cluster |= topology(anyReady, everyReady)
-	}
+	c.cluster |= topology(anyReady, everyReady) // of no endpoint, if none is ready
 	if c.local != 0 {
 		c.local |= onNode
 	}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -164,6 +165,27 @@ func TestSplitDoesNotMatter(t *testing.T) {
 		}
 		if d := equal(Build(in), Build(split)); d != "" {
 			t.Errorf("(-given +split)\n%s", d)
+		}
+	})
+}
+
+// TestMorePortsDoNotMatter: what a port gets does not depend on how many others the Service has.
+func TestMorePortsDoNotMatter(t *testing.T) {
+	forRandom(t, func(t *testing.T, rng *rand.Rand, in Input) {
+		if rng.IntN(10) > 0 { // these take ten times as long
+			return
+		}
+		more := in
+		s := *in.Service
+		s.Ports = slices.Clone(s.Ports)
+		for i := range 2 * fewPorts {
+			s.Ports = append(s.Ports, kube.ServicePort{Name: kube.Intern(fmt.Sprint("more", i)), Proto: kube.TCP, Port: uint16(1000 + 2*i)})
+		}
+		more.Service = &s
+		got := Build(more)
+		got.Ports = slices.DeleteFunc(got.Ports, func(p Port) bool { return strings.HasPrefix(p.Name, "ns/web:more") })
+		if d := equal(Build(in), got); d != "" {
+			t.Errorf("(-few +many)\n%s", d)
 		}
 	})
 }

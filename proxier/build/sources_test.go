@@ -134,3 +134,22 @@ func TestSourcesOfThePorts(t *testing.T) {
 		}
 	}
 }
+
+// TestSourcesOfBothFamilies: the load balancer's addresses of one family are no sources in the other.
+func TestSourcesOfBothFamilies(t *testing.T) {
+	s := dualStack(t)
+	for _, r := range []string{"192.168.0.0/24", "fd00::/112"} {
+		s.SourceRanges = append(s.SourceRanges, netip.MustParsePrefix(r))
+	}
+	want := map[nft.Family]string{
+		nft.IPv4: "10.3.0.1-10.3.0.1 192.168.0.0-192.168.0.255",
+		nft.IPv6: "fd00::-fd00::ffff fd03::1-fd03::1",
+	}
+	for _, p := range Build(Input{Service: s, Node: here}).Ports {
+		for _, f := range p.Frontends {
+			if got := sourcesText(f); f.Restricted && got != want[p.Family] {
+				t.Errorf("%s %s: got %s, want %s", p.Name, f.Addr, got, want[p.Family])
+			}
+		}
+	}
+}
