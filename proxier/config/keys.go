@@ -66,42 +66,6 @@ func setKeys(v, defaults reflect.Value, prefix string) []string {
 	return out
 }
 
-// allKeys lists every key of a configuration type as dotted JSON names, with
-// the leaf's field. A struct that is one value in a file (a duration) is a leaf.
-func allKeys(t reflect.Type, prefix string) []keyField {
-	var out []keyField
-	for f := range fields(t) {
-		name := jsonName(f)
-		switch {
-		case name == "":
-		case f.Type.Kind() == reflect.Struct && !isLeaf(f.Type):
-			out = append(out, keyField{key: prefix + name, field: f, section: true})
-			out = append(out, allKeys(f.Type, prefix+name+".")...)
-		default:
-			out = append(out, keyField{key: prefix + name, field: f})
-		}
-	}
-	return out
-}
-
-// keyField is one key of a configuration type.
-type keyField struct {
-	key     string
-	field   reflect.StructField
-	section bool // has keys below it
-}
-
-// fields iterates over the fields of a struct type.
-func fields(t reflect.Type) func(yield func(reflect.StructField) bool) {
-	return func(yield func(reflect.StructField) bool) {
-		for i := range t.NumField() {
-			if !yield(t.Field(i)) {
-				return
-			}
-		}
-	}
-}
-
 // isLeaf reports whether a struct is written as one value: those of metav1 and
 // those that say so by UnmarshalJSON. Logging's own keys are component-base's.
 func isLeaf(t reflect.Type) bool {
