@@ -10,7 +10,7 @@ MODULE  := github.com/nftproxy/nftproxy
 INFO    := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(INFO).gitVersion=$(VERSION) -X $(INFO).gitCommit=$(COMMIT) -X $(INFO).gitTreeState=archive
 
-.PHONY: all build test lint fmt peers clean
+.PHONY: all build deps test demo oracle lint fmt peers clean
 
 all: build
 
@@ -18,9 +18,22 @@ all: build
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/nftproxy ./cmd/nftproxy
 
-# Packages that touch the kernel make their own namespaces and fail without root.
-test:
-	NFTPROXY_KERNEL=required go test ./...
+# What the tests and the demo need beside Go; on a Debian-like machine it is installed when it is missing.
+deps:
+	@e2e/deps.sh
+
+# The whole ladder: law, kernel, packets, real kube-apiserver and kube-proxy. Needs root; nothing is skipped. One package
+# at a time, because the packages of e2e measure and load the machine.
+test: deps lint build peers
+	NFTPROXY_KERNEL=required go test -p 1 -timeout 40m ./...
+
+# A two-node cluster of namespaces, examples/, real packets, endpoints scaled under load.
+demo: deps build
+	go run ./e2e/demo
+
+# Every scenario through nftproxy and through real kube-proxy, side by side.
+oracle: deps build peers
+	NFTPROXY_KERNEL=required go test -count=1 -timeout 40m ./e2e/oracle -run TestOracle -v -args -full
 
 lint:
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); \

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Copyright 2026 The nftproxy Authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs what tests and demo call beside Go: nft (the oracle of what we write, and kube-proxy's tool), iptables and
+# conntrack (for what other software leaves behind), and ip. The product itself runs none of them.
+set -eu
+missing=
+for pair in nft:nftables iptables-nft:iptables conntrack:conntrack ip:iproute2 curl:curl; do
+	command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair##*:}"
+done
+[ -n "$missing" ] || exit 0
+if ! command -v apt-get >/dev/null 2>&1; then
+	echo "missing:$missing (install them with your package manager)" >&2
+	exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# shellcheck disable=SC2086
+apt-get install -y -qq --no-install-recommends $missing >/dev/null
