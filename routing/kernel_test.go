@@ -37,8 +37,8 @@ func linkUp(name, v4, v6 string) string {
 	return "ip link set " + name + " up\nip addr add " + v4 + " dev " + name + "\nip addr add " + v6 + " dev " + name + " nodad\n"
 }
 
-// foreignState is everything in the namespace that is not ours, as iproute2 tells it. Link-local addresses and their
-// routes come by themselves some time after a link is up and are left out.
+// foreignState is everything in the namespace that is not ours, as iproute2 tells it. Link-local addresses, and
+// the kernel's own routes for addresses, come by themselves some time after a link is up and are left out.
 func (n *node) foreignState() string {
 	n.t.Helper()
 	var out []string
@@ -48,7 +48,7 @@ func (n *node) foreignState() string {
 	} {
 		for line := range strings.Lines(n.run(c)) {
 			ours := strings.Contains(line, "proto 110") || ourSubnets.MatchString(line)
-			if !ours && !strings.Contains(line, "fe80:") && !strings.Contains(line, "ff00::") {
+			if !ours && !strings.Contains(line, "fe80:") && !strings.Contains(line, "table local") {
 				out = append(out, strings.TrimSpace(line))
 			}
 		}

@@ -150,14 +150,14 @@ func (n *node) read(k *Kernel) State {
 }
 
 // eventually polls until ok, and fails with what it saw last.
-func eventually(t testing.TB, limit time.Duration, what string, ok func() (bool, string)) {
+func eventually(t testing.TB, what string, ok func() (bool, string)) {
 	t.Helper()
 	var last string
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		var good bool
 		if good, last = ok(); good {
 			return
 		}
 	}
-	t.Fatalf("%s: not within %v; last seen:\n%s", what, limit, last)
+	t.Fatalf("%s: not within %v; last seen:\n%s", what, soon, last)
 }
