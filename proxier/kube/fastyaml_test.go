@@ -5,8 +5,10 @@ package kube
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -59,6 +61,37 @@ func TestFastYAML(t *testing.T) {
 			t.Logf("%q is read too, and rightly", doc)
 		}
 	}
+}
+
+// TestFastYAMLMutated edits real manifests at random, with what YAML gives a meaning to, and compares.
+func TestFastYAMLMutated(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	docs := []string{
+		strings.ReplaceAll(manifest(1, 2), "---\n", ""), svc("a", "10.96.0.1"),
+		"a: {b: [c, 'd', \"e\"], f: {}}\nl:\n- - x\n  - y\n-\n  k: v\n- [1, 2]\nn:\n  - o: 1\n    p: ~\n",
+	}
+	atoms := []string{
+		" ", "  ", "\n", "\n  ", "\n- ", "- ", ": ", ":", ",", "[", "]", "{", "}", "'", "\"", "\\", "#", " #", "&", "*", "!", "|", ">", "%", "@", "?", "-", "---", "...",
+		"0", "1", "-1", "1.5", "0x1", "1e3", "010", "true", "yes", "No", "null", "~", "2026-01-02", "1:2:3", "::1", "<<", "=", "a", "\t", "\r", "ü", "_", "",
+	}
+	fast := 0
+	for range 5000 {
+		doc := docs[rng.IntN(len(docs))]
+		for range 1 + rng.IntN(3) {
+			at := rng.IntN(len(doc) + 1)
+			end := min(len(doc), at+rng.IntN(4))
+			doc = doc[:at] + atoms[rng.IntN(len(atoms))] + doc[end:]
+		}
+		if checkFastYAML(t, doc) {
+			fast++
+		}
+	}
+	if fast < 200 {
+		t.Errorf("only %d of 5000 documents were read the fast way: the test is worth little", fast)
+	}
+	t.Logf("%d of 5000 read the fast way", fast)
 }
 
 func FuzzFastYAML(f *testing.F) {

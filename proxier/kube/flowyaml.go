@@ -181,8 +181,8 @@ func (f *flowReader) plainEnd() int {
 			n = i
 			break
 		}
-		if c == ':' && (i+1 == len(f.text) || strings.IndexByte(" ,[]{}", f.text[i+1]) >= 0) {
-			f.bad = true // a key, where none can be
+		if c == ':' && (i+1 == len(f.text) || strings.IndexByte(" ,[]{}", f.text[i+1]) >= 0) || c == '?' && f.flow > 0 {
+			f.bad = true // a key, where none can be; or what the complete parser takes for one
 			return 0
 		}
 	}
