@@ -148,7 +148,10 @@ func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *NFTPro
 	if err != nil {
 		return nil, err
 	}
-	settle(k, node)
+	settle(k)
+	if o.hostnameOverride != "" {
+		k.HostnameOverride = node
+	}
 	c := &Config{
 		NodeName:         node,
 		Client:           o.client(k),
@@ -182,7 +185,7 @@ func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *NFTPro
 
 // settle writes into the document what the run decided, so that /configz and
 // --write-config-to show it.
-func settle(k *kubeproxyconfig.KubeProxyConfiguration, node string) {
+func settle(k *kubeproxyconfig.KubeProxyConfiguration) {
 	k.SetGroupVersionKind(kubeproxyconfig.SchemeGroupVersion.WithKind("KubeProxyConfiguration"))
 	k.Mode = modeNFTables
 	if len(k.NodePortAddresses) == 0 {
@@ -191,9 +194,7 @@ func settle(k *kubeproxyconfig.KubeProxyConfiguration, node string) {
 	if k.DetectLocalMode == "" {
 		k.DetectLocalMode = kubeproxyconfig.LocalMode(LocalByClusterCIDR)
 	}
-	if k.HostnameOverride != "" {
-		k.HostnameOverride = node
-	}
+	k.PortRange = "" // ignored, and not shown as if it were not
 }
 
 // nodeName is --hostname-override, else the file's, else the host name.
@@ -201,7 +202,6 @@ func (o *Options) nodeName(k *kubeproxyconfig.KubeProxyConfiguration, m Machine)
 	name := k.HostnameOverride
 	if o.hostnameOverride != "" {
 		name = o.hostnameOverride
-		k.HostnameOverride = name
 	}
 	if name == "" {
 		host, err := m.Hostname()
