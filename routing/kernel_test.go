@@ -142,6 +142,14 @@ func TestKernelShowsUs(t *testing.T) {
 			t.Errorf("%s\ngot  %s\nwant %s", tt.command, got, tt.want)
 		}
 	}
+	for _, tt := range []struct{ command, has string }{
+		{"ip -o addr show to 169.254.169.2", " 169.254.169.2/29 metric 1852208240 scope host noprefixroute mp0"},
+		{"ip -o addr show to fd69::2", " fd69::2/125 metric 1852208240 scope global nodad deprecated noprefixroute "},
+	} {
+		if got := n.run(tt.command); !strings.Contains(got, tt.has) {
+			t.Errorf("%s\ngot  %s\nwant %s in it", tt.command, got, tt.has)
+		}
+	}
 }
 
 // TestKernelNeverASource: the host address of the masquerade subnet is not chosen for ordinary traffic, even when it

@@ -55,6 +55,7 @@ type Manager struct {
 
 	mu    sync.Mutex // for the fields below
 	next  *Config    // a configuration that is not taken over yet
+	hold  bool       // see Hold
 	stats Stats
 
 	// Only Run uses what follows.
@@ -91,6 +92,7 @@ func New(sys System, c Config, log *slog.Logger) (*Manager, error) {
 	m := &Manager{sys: sys, log: log, config: c, kick: make(chan struct{}, 1), synced: make(chan struct{})}
 	m.interest.Store(&Interest{})
 	m.stats.Repaired = make(map[Kind]uint64, int(kinds))
+	m.hold = len(c.ServiceCIDRs) == 0
 	return m, nil
 }
 
@@ -106,6 +108,15 @@ func (m *Manager) Update(c Config) error {
 	m.mu.Unlock()
 	m.Trigger()
 	return nil
+}
+
+// Hold says that the configuration is not complete yet: until one from Update is in force, entries are only added where nothing
+// of ours is, and none is changed or removed. So a restart disturbs nothing while parts of the configuration are still
+// being listed. New does it by itself where the service CIDRs are not known.
+func (m *Manager) Hold() {
+	m.mu.Lock()
+	m.hold = true
+	m.mu.Unlock()
 }
 
 // Trigger asks for a round soon. It never blocks.

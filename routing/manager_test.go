@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -164,6 +165,63 @@ func TestManagerCounts(t *testing.T) {
 		}
 		same(t, "after the end everything stays", planned(t, allConfig(), f), f.holds())
 	})
+}
+
+// TestManagerHolds: a restart that does not know the service CIDRs yet, or is told to wait, adds but neither changes nor
+// removes anything until it is told all; then what is too many goes.
+func TestManagerHolds(t *testing.T) {
+	full := allConfig()
+	full.NodeAddrs = addrs("172.18.0.3", "fd00:18::3")
+	early := full
+	early.ServiceCIDRs = nil
+	other := full
+	other.Metric, other.NodeAddrs = 7, nil
+	for name, c := range map[string]Config{"service CIDRs not known": early, "told to wait": other} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake(seeded(t))
+				f.entries = planned(t, full, f)
+				before := f.holds()
+				m := must(New(f, c, nil))
+				if len(c.ServiceCIDRs) > 0 {
+					m.Hold()
+				}
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan error, 1)
+				go func() { done <- m.Run(ctx) }()
+				settle(time.Minute)
+				for e := range before {
+					if !f.holds().Has(e) {
+						t.Errorf("%s is gone before all was known", e.Text(indexName))
+					}
+				}
+				f.behindItsBack(func() { // what is new is refused: still nothing may go
+					f.state.Addrs = append(f.state.Addrs, Addr{Index: 2, Prefix: netip.MustParsePrefix("10.96.0.1/24")})
+				})
+				if err := m.Update(full); err != nil {
+					t.Fatal(err)
+				}
+				settle(time.Minute)
+				for e := range before {
+					if !f.holds().Has(e) && len(c.ServiceCIDRs) == 0 {
+						t.Errorf("%s is gone although what is new is not in force", e.Text(indexName))
+					}
+				}
+				f.behindItsBack(func() { f.state = worker() })
+				settle(time.Second)
+				same(t, "when all was known", before, f.holds())
+				if err := m.Update(early); err != nil {
+					t.Fatal(err)
+				}
+				settle(time.Second)
+				same(t, "when the service CIDRs went", planned(t, early, f), f.holds())
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // TestManagerUnreadable: while the kernel cannot be read nothing is written, and what comes back later is no repair,

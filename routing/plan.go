@@ -72,10 +72,16 @@ func (p *planner) serves(f Family) bool {
 	return ok
 }
 
+// mayServe tells whether there are service CIDRs of family f, or may be once they are known. Then devices and gateways
+// are looked at already, so that what is wrong with them is said at start.
+func (p *planner) mayServe(f Family) bool {
+	return len(p.c.ServiceCIDRs) == 0 || slices.Contains(p.c.families(), f)
+}
+
 // serviceRoutes plans the routes of the service CIDRs in the main table. With hand-off of the Cluster class they
 // lead to the balancer, because that is where DNATed packets must go; otherwise to a next hop that nobody has.
 func (p *planner) serviceRoutes(f Family) {
-	if !slices.Contains(p.c.families(), f) {
+	if !p.mayServe(f) {
 		return
 	}
 	var hop NextHop
@@ -163,11 +169,11 @@ func (p *planner) peer(hop NextHop, link Link, src netip.Addr) {
 // nothing, and with the mark but without the rule a packet would take the wrong way.
 func (p *planner) steering(f Family) {
 	s := p.c.Steering
-	if !s.Enabled || !slices.Contains(p.c.families(), f) {
-		return
+	hop, ok := hopOf(s.Gateways, f)
+	if !s.Enabled || !ok || !p.mayServe(f) {
+		return // a family of the service CIDRs without a gateway is refused by Normalize
 	}
 	p.add(Rule{f, s.Priority, s.Mark, s.Mask, s.Table})
-	hop, _ := hopOf(s.Gateways, f)
 	link, ok := p.device(s.Device, "steering.device", f)
 	if !ok || !p.onLink(hop, link) {
 		return

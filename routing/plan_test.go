@@ -50,6 +50,7 @@ func TestPlan(t *testing.T) {
 			route 10.96.0.0/16 via 169.254.169.4 dev eth0 onlink src 172.18.0.3 metric 1024`},
 		{name: "service CIDRs may come later", config: allConfig(),
 			change: func(c *Config, _ *State) { c.ServiceCIDRs = nil }, want: `
+			sysctl net.ipv4.conf.mp0.rp_filter=2
 			address 169.254.169.2/29 dev mp0
 			address fd69::2/125 dev mp0
 			route fd69::1/128 dev mp0 src fd00:18::3 metric 1024
@@ -57,7 +58,9 @@ func TestPlan(t *testing.T) {
 			route 169.254.169.1/32 dev mp0 src 172.18.0.3 metric 1024
 			route 169.254.169.0/29 dev mp0 src 169.254.169.2 metric 1024
 			route fd69::3/128 via fd00:10:244:1::1 dev mp0 metric 1024
-			route 169.254.169.3/32 via 10.244.1.1 dev mp0 metric 1024`},
+			route 169.254.169.3/32 via 10.244.1.1 dev mp0 metric 1024
+			rule IPv4 priority 30 fwmark 0x1745ec lookup 7
+			rule IPv6 priority 30 fwmark 0x1745ec lookup 7`},
 		{name: "steering", config: steeringConfig(),
 			change: func(c *Config, _ *State) { c.Reach.Enabled = false }, want: `
 			sysctl net.ipv4.conf.mp0.rp_filter=2
@@ -247,6 +250,12 @@ func TestRefused(t *testing.T) {
 			"nodeAddrs: \"::ffff:172.18.0.3\" is neither an IPv4 nor an IPv6 address: write it plainly"},
 		{"missing device", reachConfig(), func(c *Config, _ *State) { c.Device = "br-ex" },
 			"device br-ex does not exist: create it or correct device"},
+		{"missing device, service CIDRs not known yet", steeringConfig(),
+			func(c *Config, s *State) { c.ServiceCIDRs, s.Links = nil, s.Links[:2] },
+			"device mp0 does not exist: create it or correct steering.device"},
+		{"gateway not on link, service CIDRs not known yet", steeringConfig(),
+			func(c *Config, _ *State) { c.ServiceCIDRs, c.Steering.Gateways = nil, hops("10.244.9.1") },
+			"gateway 10.244.9.1 is not on link of mp0, which has [10.244.1.2/24]: correct the gateway or give its MAC"},
 		{"device is down", reachConfig(), func(c *Config, s *State) { c.Device, s.mutable("mp0").Up = "mp0", false },
 			"device mp0 is down: ip link set mp0 up"},
 		{"loopback", reachConfig(), func(c *Config, _ *State) { c.Device = "lo" },

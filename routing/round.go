@@ -25,7 +25,7 @@ func (m *Manager) round(ctx context.Context) (wait time.Duration, err error) {
 	m.patient.keep(r.Want)
 
 	have := s.Have()
-	ops, deferred, wait := m.affordable(Diff(have, r.Want), time.Now())
+	ops, deferred, wait := m.affordable(m.held(Diff(have, r.Want)), time.Now())
 	now, err := m.sys.Apply(ctx, have, ops, s.Name)
 	m.account(s, r, ops, now, deferred, err)
 	m.have = now
@@ -57,11 +57,22 @@ func (m *Manager) takeOver(s State) Result {
 	}
 	m.config, m.devices = *next, r.Devices
 	m.mu.Lock()
+	m.hold = false
 	if m.next == next { // else a newer one came meanwhile, and a trigger with it
 		m.next = nil
 	}
 	m.mu.Unlock()
 	return r
+}
+
+// held leaves out all but additions as long as the configuration is not complete.
+func (m *Manager) held(ops []Op) []Op {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.hold {
+		return ops
+	}
+	return slices.DeleteFunc(ops, func(op Op) bool { return op.Verb != Add })
 }
 
 // affordable leaves out additions that somebody keeps undoing, and tells their number and when to try again.
