@@ -1,0 +1,220 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/inspect"
+)
+
+// most is how many neighbours a hint names.
+const most = 5
+
+// hint says what may help where a packet does not reach an endpoint.
+func (n *narrator) hint(out *Explanation, other *nft.Snapshot, node Node) {
+	add := func(format string, args ...any) { out.Hints = append(out.Hints, fmt.Sprintf(format, args...)) }
+	if n.port != nil {
+		for _, p := range n.port.Problems {
+			add("the table does not fit together: %s", p)
+		}
+		n.hintService(out.Outcome, add)
+		return
+	}
+	if out.Outcome == Delivered {
+		return
+	}
+	n.hintAddress(node, add)
+	n.hintNodePort(node, add)
+	if other != nil {
+		n.hintFamily(newLookups(other), add)
+	}
+}
+
+// hintService is about a Service that is known but does not serve.
+func (n *narrator) hintService(o Outcome, add func(string, ...any)) {
+	slicesOf := fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", n.port.Namespace, n.port.Service)
+	switch {
+	case o == Refused:
+		add("no pod is selected, or none is ready: compare spec.selector with the pods' labels, then look at their readiness; %s", slicesOf)
+	case o == Dropped && n.frontend.State == inspect.Dropped, o == Dropped && n.frontend.State == inspect.Internal:
+		policy := "externalTrafficPolicy"
+		if n.frontend.Kind == "ClusterIP" {
+			policy = "internalTrafficPolicy"
+		}
+		add("set %s to Cluster, run an endpoint on this node, or send to a node that has one; %s -o wide", policy, slicesOf)
+	case o == Dropped && n.frontend.Restricted:
+		add("add the client's range to spec.loadBalancerSourceRanges of Service %s/%s", n.port.Namespace, n.port.Service)
+	}
+}
+
+// hintAddress is about an address, or a port of it, that no Service has.
+func (n *narrator) hintAddress(node Node, add func(string, ...any)) {
+	to := n.packet.To
+	var same, near, behind []string
+	for i := range n.ports {
+		p := &n.ports[i]
+		for j := range p.Frontends {
+			f := &p.Frontends[j]
+			switch {
+			case f.Address == to.Addr().String():
+				same = append(same, fmt.Sprintf("%s %d (%s)", p.Protocol, f.Port, p.Name))
+			case f.Address != "" && similar(f.Address, to.Addr().String()):
+				near = append(near, fmt.Sprintf("%s %s (%s)", p.Protocol, net.JoinHostPort(f.Address, strconv.Itoa(int(f.Port))), p.Name))
+			}
+		}
+		if slices.Contains(p.Endpoints.Cluster, to.String()) || slices.Contains(p.Endpoints.Local, to.String()) {
+			behind = append(behind, p.Name)
+		}
+	}
+	switch {
+	case len(same) > 0:
+		add("%s has these ports: %s", to.Addr(), list(same))
+	case len(behind) > 0:
+		add("%s is an endpoint of Service %s: what is sent to it directly is not ours to treat", to, list(behind))
+	case len(near) > 0:
+		add("Services with a similar address: %s", list(near))
+	case node.isLocal(to.Addr()):
+		add("%s is an address of this node: the packet goes to whatever listens on port %d here", to.Addr(), to.Port())
+	case n.inServiceRange(to.Addr()):
+		n.hintNearest(add)
+	}
+}
+
+func (n *narrator) inServiceRange(a netip.Addr) bool {
+	return n.tables.find(nft.ServiceCIDRs, string(a.AsSlice())) != nil
+}
+
+// hintNearest names the Service whose ClusterIP is nearest: what an address has in common with another counts from
+// its beginning.
+func (n *narrator) hintNearest(add func(string, ...any)) {
+	best, name := "", ""
+	for i := range n.ports {
+		for _, f := range n.ports[i].Frontends {
+			a, err := netip.ParseAddr(f.Address)
+			if err != nil {
+				continue
+			}
+			if d := distance(a, n.packet.To.Addr()); name == "" || d < best {
+				best, name = d, fmt.Sprintf("%s (%s)", net.JoinHostPort(f.Address, strconv.Itoa(int(f.Port))), n.ports[i].Name)
+			}
+		}
+	}
+	if name != "" {
+		add("the nearest Service is %s", name)
+	}
+}
+
+// distance is the exclusive or of two addresses of one family; as text it compares like a number.
+func distance(a, b netip.Addr) string {
+	x, y := a.AsSlice(), b.AsSlice()
+	for i := range x {
+		x[i] ^= y[i]
+	}
+	return string(x)
+}
+
+// hintNodePort is about a NodePort that is not taken where the packet goes, and about a near miss of one.
+func (n *narrator) hintNodePort(node Node, add func(string, ...any)) {
+	to := n.packet.To
+	if e, ok := n.fronts[address{"", n.packet.Proto.String(), to.Port()}]; ok {
+		at := n.nodePortAddresses()
+		switch {
+		case to.Addr().IsLoopback():
+			add("%d is a NodePort of Service %s, but NodePorts are not taken at loopback addresses; use %s", to.Port(), e.port.Name, at)
+		case node.isLocal(to.Addr()):
+			add("%d is a NodePort of Service %s, taken at %s only (nodePortAddresses)", to.Port(), e.port.Name, at)
+		default:
+			add("%d is a NodePort of Service %s, but %s is no address of this node", to.Port(), e.port.Name, to.Addr())
+		}
+		return
+	}
+	if !node.isLocal(to.Addr()) {
+		return
+	}
+	var near []string
+	for a, e := range n.fronts {
+		if a.addr == "" && (a.port == to.Port() || similar(strconv.Itoa(int(a.port)), strconv.Itoa(int(to.Port())))) {
+			near = append(near, fmt.Sprintf("%s %d (%s)", a.proto, a.port, e.port.Name))
+		}
+	}
+	if len(near) > 0 {
+		slices.Sort(near)
+		add("similar NodePorts: %s", list(near))
+	}
+}
+
+func (n *narrator) nodePortAddresses() string {
+	if n.config.NodePortAll {
+		return "any other address of the node"
+	}
+	var out []string
+	for key := range n.tables.exact[nft.NodePortAddresses] {
+		a, _ := netip.AddrFromSlice([]byte(key))
+		out = append(out, a.String())
+	}
+	slices.Sort(out)
+	if len(out) == 0 {
+		return "no address"
+	}
+	return list(out)
+}
+
+// hintFamily is about a Service that is there in the other family only.
+func (n *narrator) hintFamily(other *lookups, add func(string, ...any)) {
+	if len(n.ports) > 0 || len(other.ports) == 0 {
+		return
+	}
+	var names []string
+	for i := range other.ports {
+		for _, f := range other.ports[i].Frontends {
+			if f.Port == n.packet.To.Port() && f.Address != "" {
+				names = append(names, fmt.Sprintf("%s (%s)", net.JoinHostPort(f.Address, strconv.Itoa(int(f.Port))), other.ports[i].Name))
+			}
+		}
+	}
+	add("no Service has an address of this family here; the other has %d Service ports%s", len(other.ports), prefixed(", of this port: ", names))
+}
+
+func prefixed(prefix string, names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return prefix + list(names)
+}
+
+// list names the first of many.
+func list(names []string) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// similar tells whether one keystroke too many, too few, wrong or out of order makes one text of the other.
+func similar(a, b string) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	i := 0
+	for i < len(a) && a[i] == b[i] {
+		i++
+	}
+	switch {
+	case len(b)-len(a) > 1 || a == b:
+		return false
+	case len(a) < len(b):
+		return a[i:] == b[i+1:]
+	case a[i+1:] == b[i+1:]:
+		return true
+	}
+	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && cmp.Compare(a[i+2:], b[i+2:]) == 0
+}
