@@ -4,25 +4,21 @@
 package main
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"sync"
 
 	"k8s.io/klog/v2"
 
-	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/routing"
 )
 
-// observer stands between the source and the loop and tells health and routing
-// of the objects that concern them: the own Node and the ServiceCIDRs.
+// observer stands between the source and the loop and tells routing of the
+// objects that concern it: the own Node and the ServiceCIDRs.
 type observer struct {
-	kube.Sink
-	health *health.Proxy
-	// alone is set without an API server, where a node needs no Node object to
-	// be eligible.
-	alone bool
+	kube.Sink // set it before the source runs
 	// reroute takes over a configuration of routing; nil without routing.
 	reroute func(routing.Config) error
 	routing routing.Config // as configured
@@ -32,13 +28,16 @@ type observer struct {
 	node  *kube.Node
 	cidrs map[kube.Name][]netip.Prefix
 	ready bool // all ServiceCIDRs are known
+	// rerouted is closed when routing has its first complete configuration.
+	rerouted chan struct{}
+	once     sync.Once
 }
 
 // Set implements kube.Sink.
 func (o *observer) Set(obj kube.Object) {
 	switch obj := obj.(type) {
 	case *kube.Node:
-		o.setNode(obj)
+		o.update(func() { o.node = obj })
 	case *kube.ServiceCIDR:
 		o.update(func() { o.cidrs[obj.Name] = obj.Prefixes })
 	}
@@ -49,7 +48,7 @@ func (o *observer) Set(obj kube.Object) {
 func (o *observer) Delete(ref kube.Ref) {
 	switch ref.Kind {
 	case kube.KindNode:
-		o.setNode(nil)
+		o.update(func() { o.node = nil })
 	case kube.KindServiceCIDR:
 		o.update(func() { delete(o.cidrs, ref.Name) })
 	}
@@ -64,14 +63,9 @@ func (o *observer) Synced(kind kube.Kind) {
 	o.Sink.Synced(kind)
 }
 
-// setNode tells of the own Node, nil when there is none.
-func (o *observer) setNode(n *kube.Node) {
-	state := health.Node{Known: n != nil || o.alone}
-	if n != nil {
-		state.Deleting, state.ScaledDown = n.Deleting, n.ToBeDeleted
-	}
-	o.health.SetNode(state)
-	o.update(func() { o.node = n })
+// newObserver returns an observer that completes the given configuration.
+func newObserver(c routing.Config, nodeIP netip.Addr) *observer {
+	return &observer{routing: c, nodeIP: nodeIP, cidrs: map[kube.Name][]netip.Prefix{}, rerouted: make(chan struct{})}
 }
 
 // update changes what is known and hands it to routing. Before all ServiceCIDRs
@@ -85,6 +79,18 @@ func (o *observer) update(change func()) {
 	}
 	if err := o.reroute(o.config()); err != nil {
 		klog.ErrorS(err, "Routing keeps its former configuration")
+	}
+	o.once.Do(func() { close(o.rerouted) })
+}
+
+// complete waits until routing has its first complete configuration. It reports
+// false when ctx ends before.
+func (o *observer) complete(ctx context.Context) bool {
+	select {
+	case <-o.rerouted:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

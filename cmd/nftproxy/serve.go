@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"runtime"
 	"time"
 
@@ -112,11 +111,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 		metrics.ShowHidden()
 	}
 	p.listeners = health.NewListeners(p.health, p.healthPortFailed)
-	p.sink = &observer{
-		health: p.health, alone: cfg.Manifests != "", nodeIP: cfg.NodeIP,
-		routing: cfg.Own.Routing, cidrs: map[kube.Name][]netip.Prefix{},
-	}
-	p.sink.setNode(nil)
+	p.sink = newObserver(cfg.Own.Routing, cfg.NodeIP)
 	if err := p.addSource(ctx); err != nil {
 		return nil, err
 	}

@@ -97,6 +97,10 @@ func (p *parts) addRouting(ctx context.Context) error {
 	p.metrics.RoutingFrom(func() metrics.Routing { return routingStats(manager.Stats()) })
 	p.more = append(p.more, part{"routing", func(ctx context.Context) error {
 		defer kernel.Close()
+		// What an earlier run left stays until it is known what is wanted.
+		if !p.sink.complete(ctx) {
+			return nil
+		}
 		return manager.Run(ctx)
 	}})
 	return nil
