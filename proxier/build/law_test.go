@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,8 +18,8 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
-// rounds is how many random Services a law is held against; each takes some 20 us.
-const rounds = 3000
+// rounds is how many random Services a law is held against; each takes some 50 us.
+const rounds = 2000
 
 // forRandom runs a law on random Services. The seed of a failure is printed.
 func forRandom(t *testing.T, law func(t *testing.T, rng *rand.Rand, in Input)) {
@@ -131,6 +132,9 @@ func randomEndpoint(rng *rand.Rand, f nft.Family, hinted bool) kube.Endpoint {
 
 // equal compares outputs as values.
 func equal(a, b Output) string {
+	if reflect.DeepEqual(a, b) {
+		return "" // in a tenth of the time
+	}
 	return cmp.Diff(a, b, cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y }),
 		cmp.Comparer(func(x, y netip.Addr) bool { return x == y }))
 }
