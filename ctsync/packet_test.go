@@ -410,11 +410,18 @@ func (n *node) serveTCP(i int) {
 	}
 	n.t.Cleanup(func() { _ = l.Close() })
 	go func() {
+		var open []net.Conn // one that nobody holds is closed by the garbage collector
+		defer func() {
+			for _, c := range open {
+				_ = c.Close()
+			}
+		}()
 		for {
 			c, err := l.Accept()
 			if err != nil {
 				return
 			}
+			open = append(open, c)
 			_, _ = c.Write(fmt.Append(nil, i))
 		}
 	}()

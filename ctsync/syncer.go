@@ -14,10 +14,13 @@ import (
 const (
 	// maxDumps bounds how often one pass repeats a dump that was interrupted.
 	maxDumps = 4
-	// restFactor and maxRest bound the share of a CPU that passes take under endless change: after a pass of d comes
-	// a rest of 3d, so at most a quarter; but no change waits longer than maxRest for its pass to begin.
+	// restFactor and maxRest bound the share of a CPU that passes take under endless change: a pass of d is followed
+	// by a rest of 3d, so at most a quarter; but no change waits longer than maxRest for its pass to begin.
 	restFactor = 3
 	maxRest    = 2 * time.Second
+	// burst is how much rest may be owed, so that a few changes one after the other do not wait for each other: ten
+	// passes of 10 ms over a small table. Two families are two commits already.
+	burst = 300 * time.Millisecond
 )
 
 // Options of a Syncer. The zero value judges UDP in the network namespace of the caller.
@@ -92,7 +95,7 @@ type Syncer struct {
 
 	// Of the goroutine of Run.
 	stale []Flow
-	rest  time.Time // no pass before
+	rest  time.Time // until when all rest that is owed would last
 }
 
 // New opens the sockets and finds out what the kernel can do. The Syncer does nothing until Run, and Run judges nothing
@@ -230,8 +233,8 @@ func (s *Syncer) close() {
 // step makes one pass if one is due, and returns when it shall be called again; the zero time means when woken.
 func (s *Syncer) step(ctx context.Context) (next time.Time) {
 	now := time.Now()
-	if now.Before(s.rest) {
-		return s.rest // woken in the rest: what is new waits with the others
+	if begin := s.rest.Add(-burst); now.Before(begin) {
+		return begin // woken in the rest: what is new waits with the others
 	}
 	s.mu.Lock()
 	r, next := s.table.take(now)
@@ -246,7 +249,10 @@ func (s *Syncer) step(ctx context.Context) (next time.Time) {
 	s.mu.Lock()
 	p.GivenUp = s.table.done(r, p.Err == nil, p.Start, p.Start.Add(p.Duration))
 	s.mu.Unlock()
-	s.rest = time.Now().Add(min(restFactor*p.Duration, maxRest))
+	if s.rest.Before(p.Start) {
+		s.rest = p.Start
+	}
+	s.rest = s.rest.Add(p.Duration + min(restFactor*p.Duration, maxRest)) // a pass is no rest
 	if s.opts.OnPass != nil {
 		s.opts.OnPass(p)
 	}
