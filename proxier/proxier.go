@@ -80,6 +80,8 @@ type Proxier struct {
 	healthsAt []netip.Addr
 	retry     backoff
 	repair    time.Time // when drift was last looked for
+	// released is when memory was last given back.
+	released time.Time
 }
 
 // table is what is known of one family's table.

@@ -5,6 +5,7 @@ package proxier
 
 import (
 	"context"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -263,12 +264,28 @@ func (p *Proxier) finish(ctx context.Context, work pending, updates []*update, s
 	p.sweep(ctx)
 	p.tellHealth(updates)
 	p.measure(work, start, full)
+	if full {
+		p.releaseMemory()
+	}
 	if !p.synced {
 		p.synced = true
 		if p.opt.FirstSync != nil {
 			p.opt.FirstSync()
 		}
 	}
+}
+
+// releaseGap is how far apart releases of memory are at least: each costs a garbage collection.
+const releaseGap = 10 * time.Second
+
+// releaseMemory gives back to the system what a comparison with the kernel took: the elements of all Services and
+// their encoding, twice what is kept.
+func (p *Proxier) releaseMemory() {
+	if time.Since(p.released) < releaseGap {
+		return
+	}
+	p.released = time.Now()
+	go debug.FreeOSMemory()
 }
 
 // sweep deletes the chains that a commit released. They are not in the way, so that a failure is for next time.
