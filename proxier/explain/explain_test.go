@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables/expr"
 
 	"github.com/nftproxy/nftproxy/nft"
 )
@@ -295,6 +296,14 @@ func TestExplainForeignRules(t *testing.T) {
 		}},
 		{"an unknown expression", "rule 1 of chain services has an expression that this version does not know", Delivered, func(s *nft.Snapshot) {
 			s.Rules["services"][0].Exprs[0] = nil
+		}},
+		{"a chain that returns", "the table is not as this version writes it", Delivered, func(s *nft.Snapshot) {
+			verdict := func(k expr.VerdictKind, chain string) nft.Rule {
+				return nft.Rule{Exprs: []expr.Any{&expr.Verdict{Kind: k, Chain: chain}}}
+			}
+			s.Chains["x"] = nft.ChainContent{}
+			s.Rules["x"] = []nft.Rule{verdict(expr.VerdictReturn, ""), verdict(expr.VerdictDrop, "")}
+			s.Rules["services"] = append([]nft.Rule{verdict(expr.VerdictJump, "x")}, s.Rules["services"]...)
 		}},
 		{"a chain that is gone", "chain run does not exist", Refused, func(s *nft.Snapshot) {
 			delete(s.Rules, "run")
