@@ -82,6 +82,7 @@ func Skeleton(f Family, c Config) []Chain {
 		Chain{Name: "services", Rules: l.services(c)},
 		Chain{Name: "source-ranges", Rules: l.sourceRanges()},
 		Chain{Name: "unserved", Rules: l.unserved()},
+		Chain{Name: "unused", Rules: l.unused()},
 		Chain{Name: "unserved-nodeports", Rules: l.unservedNodePorts(c)},
 	)
 	return append(chains, l.baseChains(c)...)
@@ -107,8 +108,8 @@ func (l lang) baseChains(c Config) []Chain {
 		// Packets are refused only here because reject is not legal in prerouting before Linux 5.9, and because
 		// what was translated then has another destination.
 		{"filter-input", &Hook{"filter", unix.NF_INET_LOCAL_IN, filter}, callNew("unserved", "unserved-nodeports")},
-		{"filter-forward", &Hook{"filter", unix.NF_INET_FORWARD, filter}, callNew("unserved")},
-		{"filter-output", &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter}, callNew("unserved", "unserved-nodeports")},
+		{"filter-forward", &Hook{"filter", unix.NF_INET_FORWARD, filter}, callNew("unserved", "unused")},
+		{"filter-output", &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter}, callNew("unserved", "unserved-nodeports", "unused")},
 		// The source may only be chosen when the route is known.
 		{"nat-postrouting", &Hook{"nat", unix.NF_INET_POST_ROUTING, srcnat}, l.postrouting(c)},
 	}
@@ -201,6 +202,13 @@ func (l lang) unserved() []Rule {
 	return []Rule{
 		{"no endpoint", all(in(RejectServices.String(), l.vip()...), one(&expr.Counter{}, goTo("refuse")))},
 		{"no local endpoint", all(in(DropServices.String(), l.vip()...), drop())},
+	}
+}
+
+// unused judges what is addressed to a ClusterIP that no port of a Service took. Not on its way to a process of the
+// node: software like NodeLocal DNSCache has ClusterIPs as addresses of its own.
+func (l lang) unused() []Rule {
+	return []Rule{
 		{"unused port of a ClusterIP", all(in(ClusterIPs.String(), l.daddr()), one(&expr.Counter{}, goTo("refuse")))},
 		{"address of no Service", all(in(ServiceCIDRs.String(), l.daddr()), drop())},
 	}
