@@ -5,6 +5,7 @@ package nft
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +69,9 @@ type Affinity struct {
 
 // AffinityMap is the name of the map of clients.
 func AffinityMap(id uint32) string { return fmt.Sprintf("affinity-%d", id) }
+
+// IsAffinityMap tells such names from those of other sets.
+func IsAffinityMap(name string) bool { return strings.HasPrefix(name, "affinity-") }
 
 // AffinityOwner is the comment of the map of clients of a view.
 func AffinityOwner(service string, v View) string { return cutComment(service + " " + v.String()) }

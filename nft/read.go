@@ -283,6 +283,15 @@ type rawElement struct {
 	timed             bool
 }
 
+// Sets returns the declarations of the sets and maps of a family's table, none if there is no table.
+func (k *Kernel) Sets(f Family) (map[string]SetContent, error) {
+	c := &Content{Family: f, Sets: map[string]SetContent{}}
+	if err := k.readSets(c); err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("list sets of %s %s: %w", f, TableName, err)
+	}
+	return c.Sets, nil
+}
+
 // Elements calls fn for each key and datum of a set or map of ours by its nft name, as for clients of a sticky map.
 func (k *Kernel) Elements(f Family, set string, fn func(key, data []byte)) error {
 	return k.elements(f, set, func(e *rawElement) { fn(e.key, e.data) })

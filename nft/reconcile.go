@@ -66,15 +66,6 @@ func wantedElements(want []*Service, node []Element) []Element {
 	return out
 }
 
-// CountShared returns the counts of the shared elements of Services.
-func CountShared(services []*Service) Counter {
-	counter := Counter{}
-	for _, s := range services {
-		counter.Apply(Change{Add: Elements(s)})
-	}
-	return counter
-}
-
 // incompatible tells whether a set of ours is declared in another way than this version does. A set cannot
 // be redeclared while rules refer to it.
 func (c *Content) incompatible() bool {

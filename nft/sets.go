@@ -108,6 +108,15 @@ func setSpecs() [numSets]setSpec {
 	}
 }
 
+// Sets lists all sets and maps.
+func Sets() []SetID {
+	out := make([]SetID, numSets)
+	for i := range out {
+		out[i] = SetID(i)
+	}
+	return out
+}
+
 // shared tells sets in which several Services may want the same element.
 func (id SetID) shared() bool { return id == ClusterIPs || id == Hairpin }
 

@@ -76,6 +76,7 @@ type Proxier struct {
 	synced  bool         // at least once
 	flowsAt surroundings // what Flows were told of
 	healths health.Services
+	noLocal map[nft.Family]*noLocal
 	// healthsAt are the addresses that the health check servers listen on.
 	healthsAt []netip.Addr
 	retry     backoff
@@ -88,6 +89,7 @@ type Proxier struct {
 type table struct {
 	*nft.Table
 	shared nft.Counter
+	counts counts
 	node   []nft.Element
 	config nft.Config
 }
@@ -110,6 +112,7 @@ func New(opt Options) *Proxier {
 		losses:  map[kube.Name]string{},
 		tables:  map[nft.Family]*table{},
 		healths: health.Services{},
+		noLocal: map[nft.Family]*noLocal{nft.IPv4: {}, nft.IPv6: {}},
 	}
 	p.tracker = newTracker(func() {
 		for _, f := range ipFamilies() {
@@ -151,7 +154,7 @@ func (p *Proxier) runOn(ctx context.Context, kernel dataplane) error {
 	p.kernel = kernel
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watchers := []func(context.Context) error{p.watchAddresses}
+	watchers := []func(context.Context) error{p.watchAddresses, p.watchAffinity}
 	if p.watch != nil {
 		if err := p.watch.Ignore(kernel.PortID()); err != nil {
 			return err

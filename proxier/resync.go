@@ -61,7 +61,11 @@ func (p *Proxier) resyncFamily(ctx context.Context, f nft.Family, updates []*upd
 		elements += b.Elements()
 	}
 	t.Committed()
-	t.shared = nft.CountShared(want)
+	t.shared, t.counts = countAll(want, t.node)
+	m := p.opt.Metrics.Family(ipFamily(f))
+	for _, set := range nft.Sets() {
+		m.Elements(set.String(), t.counts[set])
+	}
 	p.tables[f] = t
 	p.countRepair(f, content, batches, elements)
 	klog.FromContext(ctx).V(2).Info("Compared with the kernel", "family", f, "services", len(want),

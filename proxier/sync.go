@@ -130,6 +130,7 @@ func (p *Proxier) sync(ctx context.Context, updates []*update) error {
 	for _, part := range tx.families {
 		part.table.Committed()
 		part.table.node = p.around.byFam[part.family].elements
+		part.table.counts.add(p.opt.Metrics.Family(ipFamily(part.family)), part.change)
 	}
 	if n := tx.elements(); n > 0 || len(updates) > 0 {
 		klog.FromContext(ctx).V(2).Info("Synced", "services", len(updates), "elements", n)
@@ -251,6 +252,7 @@ func (p *Proxier) carryOutAtOnce(t *transaction) error {
 
 // finish remembers what was committed, and tells everybody.
 func (p *Proxier) finish(ctx context.Context, work pending, updates []*update, start time.Time, full bool) {
+	p.countNoLocal(updates)
 	for _, u := range updates {
 		if u.next == nil {
 			delete(p.entries, u.name)

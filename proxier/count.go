@@ -1,0 +1,127 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxier
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/metrics"
+)
+
+// counts are the numbers of elements by set.
+type counts map[nft.SetID]int
+
+// countAll counts the elements of all Services, those that several of them want once, and of the node.
+func countAll(want []*nft.Service, node []nft.Element) (nft.Counter, counts) {
+	shared, n := nft.Counter{}, counts{}
+	for _, s := range want {
+		n.add(nil, shared.Apply(nft.Change{Add: nft.Elements(s)}))
+	}
+	n.add(nil, nft.Change{Add: node})
+	return shared, n
+}
+
+// add follows a change and reports the sets that it touched to m, if that is not nil.
+func (n counts) add(m *metrics.Family, c nft.Change) {
+	touched := map[nft.SetID]bool{}
+	for _, e := range c.Delete {
+		n[e.Set]--
+		touched[e.Set] = true
+	}
+	for _, e := range c.Add {
+		n[e.Set]++
+		touched[e.Set] = true
+	}
+	if m != nil {
+		n.report(m, touched)
+	}
+}
+
+func (n counts) report(m *metrics.Family, sets map[nft.SetID]bool) {
+	for set := range sets {
+		m.Elements(set.String(), n[set])
+	}
+}
+
+// noLocal counts Service ports with endpoints but none on this node.
+type noLocal struct{ internal, external int }
+
+// countNoLocal follows the Service ports whose Local policy finds no endpoint here.
+func (p *Proxier) countNoLocal(updates []*update) {
+	for _, u := range updates {
+		for i := range u.prevPorts() {
+			p.noLocal[u.prev.ports[i].Family].add(u.prev.ports[i].NoLocalInternal, u.prev.ports[i].NoLocalExternal, -1)
+		}
+		for i := range u.nextPorts() {
+			p.noLocal[u.next.ports[i].Family].add(u.next.ports[i].NoLocalInternal, u.next.ports[i].NoLocalExternal, 1)
+		}
+	}
+	for f, n := range p.noLocal {
+		p.opt.Metrics.Family(ipFamily(f)).NoLocalEndpoints(n.internal, n.external)
+	}
+}
+
+func (n *noLocal) add(internal, external bool, by int) {
+	if internal {
+		n.internal += by
+	}
+	if external {
+		n.external += by
+	}
+}
+
+// sampleEvery is how often the maps of sticky clients are counted: the kernel tells their size only by listing them.
+const sampleEvery = 30 * time.Second
+
+// watchAffinity counts the clients of sticky Services until ctx ends. It has a socket of its own, so that no commit
+// waits for it.
+func (p *Proxier) watchAffinity(ctx context.Context) error {
+	kernel, err := nft.Open(p.opt.NetNS)
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for _, f := range nft.Families() {
+			p.sampleAffinity(ctx, kernel, f)
+		}
+	}
+}
+
+// sampleAffinity counts the clients of one family.
+func (p *Proxier) sampleAffinity(ctx context.Context, kernel *nft.Kernel, f nft.Family) {
+	sets, err := kernel.Sets(f)
+	if err != nil {
+		klog.FromContext(ctx).V(4).Info("Sticky clients could not be counted", "family", f, "err", err)
+		return
+	}
+	total, fullest := 0, 0.0
+	m := p.opt.Metrics.Family(ipFamily(f))
+	for name, set := range sets {
+		if !nft.IsAffinityMap(name) || set.Size == 0 {
+			continue
+		}
+		clients := 0
+		if err := kernel.Elements(f, name, func(_, _ []byte) { clients++ }); err != nil {
+			continue // it went since
+		}
+		total += clients
+		fullest = max(fullest, float64(clients)/float64(set.Size))
+		if clients >= int(set.Size) {
+			m.AffinityFull()
+		}
+	}
+	m.Affinity(total, fullest)
+}
