@@ -59,11 +59,16 @@ var (
 type reading struct {
 	// item is its place in a list, from 1; 0 outside one.
 	item int
-	// ref is what it is about; the zero Ref with an empty name if that cannot be told, because of broken.
+	// ref is what it is about. The name is empty where that cannot be told, and for what is not for the proxy.
 	ref Ref
-	// object is nil for what is none of the proxy's business, and where broken is set.
+	// object is nil for what is none of the proxy's business, and where there is no telling what it should be.
 	object Object
-	// broken says why there is no telling what the object should be: the last good state of ref stays.
+	*trouble
+}
+
+// trouble is what there is to say about a reading.
+type trouble struct {
+	// broken says why there is no telling what the object should be: its last good state stays.
 	broken error
 	// problems are about fields of the object that were left out.
 	problems []error
@@ -71,8 +76,18 @@ type reading struct {
 	ignored string
 }
 
-// clean tells that there is nothing to say about it, so that nobody needs to know where it stands.
-func (r *reading) clean() bool { return r.broken == nil && len(r.problems) == 0 && r.ignored == "" }
+// add notes what was left out.
+func (r *reading) add(problems []error) {
+	switch {
+	case len(problems) == 0:
+	case r.trouble == nil:
+		r.trouble = &trouble{problems: problems}
+	default:
+		r.trouble.problems = append(r.trouble.problems, problems...)
+	}
+}
+
+func unreadable(err error) reading { return reading{trouble: &trouble{broken: err}} }
 
 // manifestKind returns the kind that a manifest means, and false for one that is not for the proxy.
 func manifestKind(h head) (k Kind, known bool, err error) {
@@ -102,9 +117,9 @@ func readObject(h head, data []byte) reading {
 	kind, known, err := manifestKind(h)
 	switch {
 	case err != nil:
-		return reading{broken: err}
+		return unreadable(err)
 	case !known:
-		return reading{ignored: h.kind}
+		return reading{trouble: &trouble{ignored: h.kind}}
 	}
 	switch kind {
 	case KindService:
@@ -121,7 +136,7 @@ func readObject(h head, data []byte) reading {
 func decode(kind Kind, data []byte, o apiObject, convert func(runtime.Object) (Object, []error)) reading {
 	strict, err := kjson.UnmarshalStrict(data, o)
 	if bad, offset := kjson.SyntaxErrorOffset(err); bad {
-		return reading{broken: fmt.Errorf("byte %d: %w", offset, err)}
+		return unreadable(fmt.Errorf("byte %d: %w", offset, err))
 	}
 	// Behind a value of the wrong type the decoder went on, so the name is known.
 	setDefaults(kind, o)
@@ -129,17 +144,19 @@ func decode(kind Kind, data []byte, o apiObject, convert func(runtime.Object) (O
 	bad := checkName(r.ref)
 	switch {
 	case bad != nil && err != nil:
-		return reading{broken: typeError(r.ref, err)}
+		return unreadable(typeError(r.ref, err))
 	case bad != nil:
-		return reading{broken: fmt.Errorf("%s: %w", r.ref, bad)}
+		return unreadable(fmt.Errorf("%s: %w", r.ref, bad))
 	case err != nil:
-		r.broken = typeError(r.ref, err)
+		r.trouble = &trouble{broken: typeError(r.ref, err)}
 		return r
 	}
-	r.object, r.problems = convert(o)
+	var problems []error
+	r.object, problems = convert(o)
 	for _, e := range strict {
-		r.problems = append(r.problems, strictError(r.ref, e))
+		problems = append(problems, strictError(r.ref, e))
 	}
+	r.add(problems)
 	return r
 }
 

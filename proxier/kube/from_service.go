@@ -29,9 +29,9 @@ func FromService(o *v1.Service) (*Service, []error) {
 		return nil, nil
 	}
 	c := serviceConv{
-		problems: problems{ref: Ref{KindService, Name{o.Namespace, o.Name}}},
-		s: Service{
-			Name:          Name{o.Namespace, o.Name},
+		problems: problems{ref: Ref{KindService, nameOf(o)}},
+		s: &Service{
+			Name:          nameOf(o),
 			UID:           string(o.UID),
 			InternalLocal: o.Spec.InternalTrafficPolicy != nil && *o.Spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal,
 		},
@@ -45,7 +45,7 @@ func FromService(o *v1.Service) (*Service, []error) {
 	c.loadBalancer(o)
 	c.policies(&o.Spec)
 	c.affinity(&o.Spec)
-	return &c.s, c.errs
+	return c.s, c.errs
 }
 
 // headless tells that a Service has no ClusterIP, be it that it wants none or that it has not got one yet.
@@ -60,7 +60,7 @@ func headless(o *v1.Service) bool {
 // serviceConv is a Service in the making.
 type serviceConv struct {
 	problems
-	s Service
+	s *Service // on its own: it stays, the rest does not
 }
 
 func (c *serviceConv) clusterIPs(spec *v1.ServiceSpec) {

@@ -20,11 +20,12 @@ func FromEndpointSlice(o *discovery.EndpointSlice) (*EndpointSlice, []error) {
 	if _, headless := o.Labels[v1.IsHeadlessService]; headless || service == "" || o.AddressType == discovery.AddressTypeFQDN {
 		return nil, nil
 	}
+	name := nameOf(o)
 	c := sliceConv{
-		problems: problems{ref: Ref{KindEndpointSlice, Name{o.Namespace, o.Name}}},
-		s: EndpointSlice{
-			Name:    Name{o.Namespace, o.Name},
-			Service: Name{o.Namespace, service},
+		problems: problems{ref: Ref{KindEndpointSlice, name}},
+		s: &EndpointSlice{
+			Name:    name,
+			Service: Name{name.Namespace, service},
 			IPv6:    o.AddressType == discovery.AddressTypeIPv6,
 		},
 	}
@@ -37,13 +38,13 @@ func FromEndpointSlice(o *discovery.EndpointSlice) (*EndpointSlice, []error) {
 	}
 	c.ports(o.Ports)
 	c.endpoints(o.Endpoints)
-	return &c.s, c.errs
+	return c.s, c.errs
 }
 
 // sliceConv is an EndpointSlice in the making.
 type sliceConv struct {
 	problems
-	s EndpointSlice
+	s *EndpointSlice // on its own: it stays, the rest does not
 }
 
 // ports converts the ports. One without a name or number means any port, which a Service cannot use.

@@ -197,6 +197,11 @@ func FuzzJSONScan(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q: %v", data, err)
 		}
+		for i, item := range h.items {
+			if i < len(list.Items) && !bytes.Equal(bytes.TrimSpace(item.text), bytes.TrimSpace(list.Items[i])) {
+				t.Fatalf("%q: item %d is %q", data, i, item.text)
+			}
+		}
 		if bytes.Count(data, []byte(`tems`)) == 1 && len(h.items) != len(list.Items) {
 			t.Fatalf("%q has %d items, not %d", data, len(list.Items), len(h.items))
 		}
@@ -215,7 +220,7 @@ func FuzzManifest(f *testing.F) {
 			l.update([]content{{path: name, data: data}})
 		}
 		for ref, first := range l.first {
-			if ref.Name.Name == "" || !first.known && first.broken == nil {
+			if ref.Name.Name == "" || !first.known && (first.trouble == nil || first.broken == nil) {
 				t.Errorf("%q: %s: %+v", data, ref, first)
 			}
 		}

@@ -11,6 +11,9 @@ import (
 // errJSON says that a file ends or goes on where JSON does not.
 var errJSON = errors.New("not JSON")
 
+// errObject says that there is a value where there should be an object.
+var errObject = errors.New("not an object")
+
 // maxJSONDepth bounds the recursion. Services are nested some 8 levels deep.
 const maxJSONDepth = 64
 
@@ -145,21 +148,37 @@ func (s *jsonScanner) list(open, end byte, item func() error) error {
 // head is what the first level of an object says.
 type head struct {
 	apiVersion, kind string
-	items            [][]byte // of a list
+	items            []headed // of a list
 }
 
-// readHead reads the first level of a JSON object, the items of a list as parts of the data.
-func readHead(data []byte) (h head, err error) {
+// headed is an object as text with its head. broken says why it has none.
+type headed struct {
+	text   []byte
+	head   head
+	broken error
+}
+
+// readHead reads the first level of the one JSON object that data is, and of the items if it is a list.
+func readHead(data []byte) (head, error) {
 	s := jsonScanner{data: data}
+	h, err := s.head(0)
+	if err == nil && s.skipBlanks() {
+		err = s.fail()
+	}
+	return h, err
+}
+
+// head moves past an object and reads its first level.
+func (s *jsonScanner) head(depth int) (h head, err error) {
 	err = s.members(func(key []byte) error {
-		if string(key) == `"items"` && s.skipBlanks() && s.data[s.pos] == '[' {
+		if string(key) == `"items"` && depth == 0 && s.skipBlanks() && s.data[s.pos] == '[' {
 			return s.elements(func() error {
-				item, err := s.value(0)
+				item, err := s.headed()
 				h.items = append(h.items, item)
 				return err
 			})
 		}
-		value, err := s.value(0)
+		value, err := s.value(depth)
 		if err != nil || len(value) < 2 || value[0] != '"' {
 			return err
 		}
@@ -171,8 +190,18 @@ func readHead(data []byte) (h head, err error) {
 		}
 		return nil
 	})
-	if err == nil && s.skipBlanks() {
-		err = s.fail()
-	}
 	return h, err
+}
+
+// headed moves past a value. Only an error that leaves no place to go on from is returned.
+func (s *jsonScanner) headed() (item headed, err error) {
+	if s.skipBlanks() && s.data[s.pos] != '{' {
+		item.text, err = s.value(1)
+		item.broken = fmt.Errorf("%.20q: %w", item.text, errObject)
+		return item, err
+	}
+	start := s.pos
+	item.head, err = s.head(1)
+	item.text = s.data[start:s.pos]
+	return item, err
 }

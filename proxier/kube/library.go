@@ -14,19 +14,22 @@ import (
 
 // claim is what one place in one file says about an object.
 type claim struct {
-	reading
-	file     *manifestFile
-	document int
+	ref Ref
+	// object is the last good state, which may be older than the text; known is false where there never was one.
+	object         Object
+	known          bool
+	document, item int32
+	*trouble       // nil if there is none; nothing ignored is a claim
+	file           *manifestFile
 	// hash is of the text that it was read from, if nothing else was; else 0.
 	hash uint64
-	// good is the last good state, which may be older than the text; known is false where there never was one.
-	good  Object
-	known bool
-	next  *claim // about the same object, after this one in the order of precedence
+	next *claim // about the same object, after this one in the order of precedence
 }
 
 // place wraps an error into where it happened.
-func (c *claim) place(err error) error { return &FileError{c.file.path, c.document, c.item, err} }
+func (c *claim) place(err error) error {
+	return &FileError{c.file.path, int(c.document), int(c.item), err}
+}
 
 // before tells the order of precedence: by the name of the file, and within it from top to bottom.
 func (c *claim) before(o *claim) bool {
@@ -56,7 +59,7 @@ func (f *manifestFile) byHash() map[uint64]*claim {
 	}
 	out := make(map[uint64]*claim, len(f.claims))
 	for _, c := range f.claims {
-		if c.hash != 0 && c.clean() {
+		if c.hash != 0 && c.trouble == nil {
 			out[c.hash] = c
 		}
 	}
@@ -150,25 +153,22 @@ func (l *library) claims(f *manifestFile, all []reads) []*claim {
 		r := &all[i]
 		if c := r.same; c != nil {
 			if used[c] { // the same text twice
-				c = &claim{reading: c.reading, file: f, hash: c.hash, good: c.good, known: c.known}
+				c = &claim{ref: c.ref, object: c.object, known: c.known, file: f, hash: c.hash}
 			}
 			used[c] = true
-			c.document, c.item = r.document, r.item
+			c.document, c.item = int32(r.document), int32(r.item)
 			out = append(out, c)
 		}
 		for _, one := range r.list {
-			c := &claim{reading: one, file: f, document: r.document, hash: r.hash}
-			if len(r.list) > 1 {
-				c.hash = 0
-			}
 			switch {
+			case one.ref.Name.Name != "":
+				if one.ref.Kind != KindNode || one.ref.Name.Name == l.node {
+					out = append(out, newClaim(f, r, &one, byRef[one.ref]))
+				}
 			case one.ignored != "":
 				ignored[one.ignored] = true
-			case one.broken != nil && one.ref.Name.Name == "":
-				problems = append(problems, c.place(one.broken))
-			case one.ref.Kind == KindNode && one.ref.Name.Name != l.node:
 			default:
-				out = append(out, c.inherit(byRef[one.ref]))
+				problems = append(problems, &FileError{f.path, r.document, one.item, one.broken})
 			}
 		}
 	}
@@ -179,13 +179,18 @@ func (l *library) claims(f *manifestFile, all []reads) []*claim {
 	return out
 }
 
-// inherit gives a claim its object: its own, or where that cannot be told the one of the claim before it.
-func (c *claim) inherit(old *claim) *claim {
+// newClaim makes a claim out of one of the readings of r. Where that does not say what the object should be it is as
+// in old, the claim before it, if any.
+func newClaim(f *manifestFile, r *reads, one *reading, old *claim) *claim {
+	c := &claim{ref: one.ref, trouble: one.trouble, file: f, document: int32(r.document), item: int32(one.item)}
+	if len(r.list) == 1 {
+		c.hash = r.hash
+	}
 	switch {
-	case c.broken == nil:
-		c.good, c.known = c.object, true
+	case c.trouble == nil || c.broken == nil:
+		c.object, c.known = one.object, true
 	case old != nil:
-		c.good, c.known = old.good, old.known
+		c.object, c.known = old.object, old.known
 	}
 	return c
 }
@@ -236,7 +241,7 @@ func (l *library) remember(ref Ref, was map[Ref]Object) {
 func (l *library) state(ref Ref) Object {
 	for c := l.first[ref]; c != nil; c = c.next {
 		if c.known {
-			return c.good
+			return c.object
 		}
 	}
 	return nil
@@ -290,11 +295,13 @@ func (l *library) problems(ref Ref) error {
 	var all []error
 	counts := (*claim)(nil)
 	for c := l.first[ref]; c != nil; c = c.next {
-		for _, err := range c.reading.problems {
-			all = append(all, c.place(err))
-		}
-		if c.broken != nil {
-			all = append(all, c.place(c.broken))
+		if c.trouble != nil {
+			for _, err := range c.trouble.problems {
+				all = append(all, c.place(err))
+			}
+			if c.broken != nil {
+				all = append(all, c.place(c.broken))
+			}
 		}
 		if counts != nil {
 			err := fmt.Errorf("also given in %s: %w", counts.place(nil), ErrDuplicate)

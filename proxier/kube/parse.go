@@ -10,6 +10,7 @@ import (
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	netutils "k8s.io/utils/net"
 )
 
@@ -43,6 +44,9 @@ func (p *problems) add(err error, value any, format string, args ...any) {
 	}
 	p.errs = append(p.errs, &FieldError{p.ref, fmt.Sprintf(format, args...), err})
 }
+
+// nameOf returns the name of an object. Namespaces are few, so they are interned, as far as the collector lets them.
+func nameOf(o metav1.Object) Name { return Name{Intern(o.GetNamespace()).String(), o.GetName()} }
 
 // parseAddr reads an address as kube-proxy does: leading zeros of an IPv4 octet are decimal (objects older than
 // Kubernetes 1.22 may have them), and an IPv4-mapped IPv6 address is the IPv4 address.

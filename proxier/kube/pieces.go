@@ -42,35 +42,27 @@ func cutFile(name string, data []byte) []piece {
 func cutJSON(data []byte) (out []piece) {
 	s := jsonScanner{data: data}
 	for n := 1; s.skipBlanks(); n++ {
-		text, err := s.value(0)
-		var h head
-		if err == nil {
-			h, err = readHead(text)
-		}
+		start := s.pos
+		h, err := s.head(0)
 		if err != nil {
 			return append(out, piece{document: n, broken: err})
 		}
-		out = append(out, items(n, &h, text)...)
+		out = append(out, items(n, headed{text: data[start:s.pos], head: h})...)
 	}
 	return out
 }
 
 // items returns the items of a list, or the object itself if it is no list.
-func items(document int, h *head, text []byte) (out []piece) {
-	kind, isList := strings.CutSuffix(h.kind, "List")
+func items(document int, o headed) (out []piece) {
+	kind, isList := strings.CutSuffix(o.head.kind, "List")
 	if !isList {
-		return []piece{{document: document, text: text, head: h}}
+		return []piece{{document: document, text: o.text, head: &o.head}}
 	}
-	for i, text := range h.items {
-		p := piece{document: document, item: i + 1, text: text}
-		var own head
-		if own, p.broken = readHead(text); p.broken == nil {
-			if own.kind == "" && kind != "" { // the server's own lists say kind and version once
-				own.kind, own.apiVersion = kind, h.apiVersion
-			}
-			p.head = &own
+	for i, item := range o.head.items {
+		if h := &item.head; h.kind == "" && kind != "" { // the server's own lists say kind and version once
+			h.kind, h.apiVersion = kind, o.head.apiVersion
 		}
-		out = append(out, p)
+		out = append(out, piece{document: document, item: i + 1, text: item.text, head: &item.head, broken: item.broken})
 	}
 	return out
 }
@@ -142,7 +134,9 @@ func readAll(pieces []piece, seed maphash.Seed) []reads {
 // read reads a piece. It writes to scratch, which it returns for the next time.
 func read(p *piece, scratch []byte) ([]reading, []byte) {
 	if p.broken != nil {
-		return []reading{{item: p.item, broken: p.broken}}, scratch
+		r := unreadable(p.broken)
+		r.item = p.item
+		return []reading{r}, scratch
 	}
 	if p.head != nil {
 		r := readObject(*p.head, p.text)
@@ -151,16 +145,16 @@ func read(p *piece, scratch []byte) ([]reading, []byte) {
 	}
 	text, problems, err := toJSON(&scratch, p.text)
 	if err != nil {
-		return []reading{{broken: err}}, scratch
+		return []reading{unreadable(err)}, scratch
 	}
 	h, err := readHead(text)
 	if err != nil {
-		return []reading{{broken: err}}, scratch
+		return []reading{unreadable(err)}, scratch
 	}
 	var out []reading
-	for _, item := range items(p.document, &h, text) {
+	for _, item := range items(p.document, headed{text: text, head: h}) {
 		one, _ := read(&item, nil)
-		one[0].problems = append(one[0].problems, problems...)
+		one[0].add(problems)
 		out = append(out, one...)
 	}
 	return out, scratch
