@@ -130,6 +130,14 @@ func TestManagerCounts(t *testing.T) {
 		f := newFake(seeded(t))
 		m, stop := managed(t, f, reachConfig())
 		settle(time.Second)
+		for i := range 20 {
+			c := allConfig()
+			c.ServiceCIDRs = prefixes(fmt.Sprintf("10.%d.0.0/16", i), "fd00:10:96::/112")
+			if err := m.Update(c); err != nil {
+				t.Fatal(err)
+			}
+			settle(time.Second)
+		}
 		if err := m.Update(allConfig()); err != nil {
 			t.Fatal(err)
 		}
@@ -164,6 +172,9 @@ func TestManagerCounts(t *testing.T) {
 			t.Error(err)
 		}
 		same(t, "after the end everything stays", planned(t, allConfig(), f), f.holds())
+		if n := len(m.patient.buckets); n > len(f.holds()) {
+			t.Errorf("memory of %d entries for %d wanted", n, len(f.holds()))
+		}
 	})
 }
 
@@ -323,7 +334,7 @@ func TestManagerVerifies(t *testing.T) {
 		f.mu.Lock()
 		f.entries = Set{}
 		f.mu.Unlock()
-		settle(verify)
+		settle(time.Minute)
 		same(t, "after a minute", planned(t, reachConfig(), f), f.holds())
 		if err := stop(); err != nil {
 			t.Error(err)

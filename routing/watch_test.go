@@ -328,6 +328,39 @@ func TestWatchNeverFights(t *testing.T) {
 	r.restored("the other one gave up", want)
 }
 
+// TestWatchLostNotifications: notifications that did not fit the buffer are a trigger, because nobody knows what they
+// said. The flood is of others' routes, none of which is one.
+func TestWatchLostNotifications(t *testing.T) {
+	n := newWorker(t)
+	sub := must(n.kernel().Watch())
+	var flood strings.Builder
+	for i := range 8000 { // each takes about 1 KiB of a buffer of 2 MiB: the kernel doubles what is asked for
+		fmt.Fprintf(&flood, "route add 198.18.%d.%d dev eth0\n", i/250, i%250)
+	}
+	n.script("ip -batch -", flood.String())
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	triggered := make(chan struct{}, 1)
+	done := make(chan error)
+	go func() {
+		done <- sub.Run(ctx, func() Interest { return Interest{} }, func() {
+			select {
+			case triggered <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	select {
+	case <-triggered:
+	case <-time.After(soon):
+		t.Error("no trigger although notifications were lost")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWatchNewConfiguration: service CIDRs come and go while it runs; what the node has something against is not taken
 // over, until it has not.
 func TestWatchNewConfiguration(t *testing.T) {
