@@ -154,18 +154,18 @@ func statusz(d Debug, paths []string) http.Handler {
 func verbosity(set func(string) (string, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodPut {
-			text(w, http.StatusNotAcceptable, "only PUT of a number is served")
+			text(w, http.StatusNotAcceptable, "only PUT of a number is served\n")
 			return
 		}
 		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
 		if err == nil {
 			var done string
 			if done, err = set(strings.TrimSpace(string(body))); err == nil {
-				text(w, http.StatusOK, done)
+				text(w, http.StatusOK, done+"\n")
 				return
 			}
 		}
-		text(w, http.StatusBadRequest, err.Error())
+		text(w, http.StatusBadRequest, err.Error()+"\n")
 	})
 }
 
