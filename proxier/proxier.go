@@ -35,6 +35,8 @@ type Options struct {
 	Recorder Recorder
 	// Flows is told, after each commit, what is offered now; nil tells nobody.
 	Flows Flows
+	// Localhost is told, after each commit, which NodePorts to serve on loopback addresses; nil is none.
+	Localhost Localhost
 	// FirstSync is called once, after the first time that the tables were as they should be.
 	FirstSync func()
 }
@@ -75,12 +77,16 @@ type Proxier struct {
 	known   bool         // entries and tables are what the kernel has
 	synced  bool         // at least once
 	flowsAt surroundings // what Flows were told of
-	healths health.Services
-	noLocal map[nft.Family]*noLocal
+	// localhostAt are the node's addresses that Localhost was told of.
+	localhostAt nodeAddrs
+	healths     health.Services
+	noLocal     map[nft.Family]*noLocal
 	// healthsAt are the addresses that the health check servers listen on.
 	healthsAt []netip.Addr
 	retry     backoff
 	repair    time.Time // when drift was last looked for
+	// compared is when the tables were last read.
+	compared time.Time
 	// released is when memory was last given back.
 	released time.Time
 }
@@ -235,15 +241,13 @@ func (p *Proxier) round(ctx context.Context) time.Duration {
 		return idle // the source kicks
 	}
 	log := klog.FromContext(ctx)
-	if wait := p.takeDrift(); wait > 0 {
-		return wait
-	}
+	drift := p.takeDrift()
 	work := p.tracker.take()
 	p.reportProblems(work.problems)
 	err := p.apply(ctx, work)
 	if err == nil {
 		p.retry.reset()
-		return p.nextAside()
+		return min(p.nextAside(), drift)
 	}
 	p.known = false
 	p.tracker.giveBack(work)
@@ -257,20 +261,24 @@ func (p *Proxier) round(ctx context.Context) time.Duration {
 // keep us busy. It is half of the 100 ms in which a change is to be repaired.
 const repairGap = 50 * time.Millisecond
 
-// takeDrift makes the tables unknown if somebody changed them. When the last look was just now it returns how
-// long to wait.
+// takeDrift makes the tables unknown if somebody changed them, or if the last comparison is too long ago. It returns
+// when to come again: if the last look at a change was just now, soon.
 func (p *Proxier) takeDrift() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.drift {
-		return 0
+	now := time.Now()
+	if now.Sub(p.compared) >= idle {
+		p.known = false
 	}
-	if since := time.Since(p.repair); since < repairGap {
+	if !p.drift {
+		return idle
+	}
+	if since := now.Sub(p.repair); since < repairGap {
 		return repairGap - since
 	}
 	p.drift, p.known = false, false
-	p.repair = time.Now()
-	return 0
+	p.repair = now
+	return idle
 }
 
 // apply commits a batch of work, by a comparison with the kernel if what it has is not known.
@@ -288,6 +296,7 @@ func (p *Proxier) apply(ctx context.Context, work pending) error {
 	var err error
 	if full {
 		err = p.resync(ctx, updates)
+		p.compared = time.Now()
 	} else {
 		err = p.sync(ctx, updates)
 	}
