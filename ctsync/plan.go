@@ -32,10 +32,10 @@ type Caps struct {
 const (
 	// maxFiltered is the number of entries up to which the kernel is asked for a few entries only. A dump runs with
 	// soft interrupts off until a buffer of answers is full, so the fewer entries match, the longer one CPU receives
-	// no packets: 5.2 ms for 10,000 entries in a table of 262,144 buckets, but 285 ms for 1,000,000 (Linux 6.18, 2 GHz
-	// class machine; BenchmarkWalk). Above it, entries are let through that we do not need, about 170 per buffer, to
-	// keep each stretch below a millisecond at the price of more work in all.
-	maxFiltered = 50_000
+	// no packets: 5 ms for 10,000 entries in a table of 262,144 buckets, which is the default, but 285 ms for 1,000,000
+	// (Linux 6.18, BenchmarkWalk). Above some 10 ms, entries are let through that we do not need, about 170 per
+	// buffer, to keep each stretch below a millisecond at the price of more work in all.
+	maxFiltered = 20_000
 	// maxWalks is the number of filtered dumps that together cost no more than one of everything: at 10,000 entries
 	// 5 ms against 13 ms.
 	maxWalks = 2
