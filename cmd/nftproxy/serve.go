@@ -125,6 +125,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	if err := p.addFlows(&options); err != nil {
 		return nil, err
 	}
+	p.addLocalhost(&options)
 	if err := p.addRouting(ctx); err != nil {
 		return nil, err
 	}

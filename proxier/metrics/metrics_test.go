@@ -57,6 +57,9 @@ func everything(m *Metrics) {
 	m.RoutingFrom(func() Routing {
 		return Routing{Entries: map[string]int{"route": 3}, Wanted: map[string]int{"route": 4}, Repaired: map[string]uint64{"route": 5}}
 	})
+	m.LocalhostFrom(func() Localhost {
+		return Localhost{ListenersIPv4: 1, ListenersIPv6: 2, Connections: 3, Clients: 4, Failures: 5, Refused: 6, Forgotten: 7}
+	})
 	m.ConntrackPass(ConntrackPass{Took: time.Millisecond, Scanned: 100, Failed: 1, Resets: 2, Deleted: map[v1.IPFamily]map[string]int{
 		v1.IPv4Protocol: {"endpoint-gone": 2, "frontend-gone": 1},
 	}})
@@ -85,6 +88,8 @@ func TestNames(t *testing.T) {
 kubeproxy_conntrack_reconciler_deleted_entries_total counter {ip_family}
 kubeproxy_conntrack_reconciler_sync_duration_seconds histogram {ip_family} 15 buckets 0.001..16.384
 kubeproxy_network_programming_duration_seconds histogram {ip_family} 81 buckets 0..300
+kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total counter {}
+kubeproxy_nftables_localhost_nodeport_listeners gauge {ip_family}
 kubeproxy_proxy_healthz_total counter {code}
 kubeproxy_proxy_livez_total counter {code}
 kubeproxy_sync_full_proxy_rules_duration_seconds histogram {ip_family} 15 buckets 0.001..16.384
@@ -108,6 +113,8 @@ nftproxy_conntrack_resets_total counter {}
 nftproxy_conntrack_scanned_entries_total counter {}
 nftproxy_drift_repairs_total counter {ip_family,object}
 nftproxy_elements gauge {ip_family,map}
+nftproxy_localhost_nodeport_connections gauge {protocol}
+nftproxy_localhost_nodeport_refused_total counter {protocol}
 nftproxy_objects_set_aside gauge {kind}
 nftproxy_objects_set_aside_total counter {kind}
 nftproxy_routing_entries gauge {object}
@@ -149,6 +156,13 @@ func TestValues(t *testing.T) {
 		`nftproxy_routing_entries_wanted{object="route"} 4`,
 		`nftproxy_routing_repairs_total{object="route"} 5`,
 		`nftproxy_elements{ip_family="IPv4",map="services"} 7`,
+		`kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv4"} 1`,
+		`kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv6"} 2`,
+		`kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total 5`,
+		`nftproxy_localhost_nodeport_connections{protocol="TCP"} 3`,
+		`nftproxy_localhost_nodeport_connections{protocol="UDP"} 4`,
+		`nftproxy_localhost_nodeport_refused_total{protocol="TCP"} 6`,
+		`nftproxy_localhost_nodeport_refused_total{protocol="UDP"} 7`,
 		// Series of a family without events are there, at 0.
 		`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1`,
 		`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 0`,

@@ -1,0 +1,130 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxier
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/build"
+	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/localhost"
+)
+
+// loopbackState is what a Localhost was told, as it stands.
+type loopbackState map[localhost.Port]localhost.Target
+
+func (s loopbackState) Update(changes []localhost.Change) {
+	for _, c := range changes {
+		if s[c.Port] = c.Target; c.Target == (localhost.Target{}) {
+			delete(s, c.Port)
+		}
+	}
+}
+
+// String is sorted, one port after the other.
+func (s loopbackState) String() string {
+	var lines []string
+	for p, t := range s {
+		lines = append(lines, fmt.Sprintf("%s=%s:%s", p, t.Owner.Name, t.To))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, " ")
+}
+
+// nodePort is one port of a Service with ClusterIP 10.0.0.1:80.
+func nodePort(number uint16, change ...func(*build.Port)) *entry {
+	p := build.Port{Family: nft.IPv4, NodePort: number, Service: nft.Service{
+		Name: "p", Proto: nft.TCP, Served: true,
+		Frontends: []nft.Frontend{
+			{Kind: nft.ClusterIP, Addr: netip.MustParseAddr("10.0.0.1"), Port: 80},
+			{Kind: nft.NodePort, Port: number},
+		},
+	}}
+	for _, c := range change {
+		c(&p)
+	}
+	return &entry{ports: []build.Port{p}}
+}
+
+// Where connections to localhost are led, and when nobody listens.
+func TestLoopbackTarget(t *testing.T) {
+	internalLocal := func(p *build.Port) { p.Frontends[0].Local = true }
+	noClusterIP := func(p *build.Port) { p.Frontends = p.Frontends[1:] }
+	node := nodeAddrs{netip.MustParseAddr("172.18.0.11")}
+	for _, c := range []struct {
+		name string
+		e    *entry
+		node nodeAddrs
+		want string
+	}{
+		{"ClusterIP", nodePort(30080), node, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
+		{"external Local", nodePort(30080, func(p *build.Port) { p.Frontends[1].Local = true }), node, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
+		{"internal Local", nodePort(30080, internalLocal), node, "TCP 127.0.0.1:30080=web:172.18.0.11:30080"},
+		{"internal Local, no NodePorts at the node", nodePort(30080, internalLocal), nodeAddrs{}, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
+		{"ClusterIP of another", nodePort(30080, noClusterIP), node, "TCP 127.0.0.1:30080=web:172.18.0.11:30080"},
+		{"nowhere to go", nodePort(30080, noClusterIP), nodeAddrs{}, ""},
+		{"no endpoint", nodePort(30080, func(p *build.Port) { p.Served = false }), node, ""},
+		{"NodePort of another", nodePort(0), node, ""},
+		{"SCTP", nodePort(30080, func(p *build.Port) { p.Proto = nft.SCTP }), node, ""},
+		{"UDP over IPv6", nodePort(30080, func(p *build.Port) {
+			p.Proto, p.Family, p.Frontends[0].Addr = nft.UDP, nft.IPv6, netip.MustParseAddr("fd00::1")
+		}), node, "UDP [::1]:30080=web:[fd00::1]:80"},
+	} {
+		got := loopbackState{}
+		got.Update(loopbackPorts(kube.Name{Namespace: "d", Name: "web"}, c.e.ports, c.node))
+		if got.String() != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// What is told adds up to what is committed, through all that can happen to a NodePort.
+func TestTellLocalhost(t *testing.T) {
+	told := loopbackState{}
+	p := &Proxier{opt: Options{Localhost: told}, entries: map[kube.Name]*entry{}}
+	a, b := kube.Name{Namespace: "d", Name: "a"}, kube.Name{Namespace: "d", Name: "b"}
+	local := func(p *build.Port) { p.Frontends[0].Local = true }
+	at := func(addr string) {
+		ip := netip.MustParseAddr(addr)
+		p.around = surroundings{local: []netip.Addr{ip}, byFam: map[nft.Family]familySurroundings{nft.IPv4: {nodePorts: []netip.Addr{ip}}}}
+	}
+	at("172.18.0.11")
+	for _, step := range []struct {
+		name string
+		do   func() map[kube.Name]*entry
+		want string
+	}{
+		{"new", func() map[kube.Name]*entry { return map[kube.Name]*entry{a: nodePort(1), b: nodePort(2, local)} },
+			"TCP 127.0.0.1:1=a:10.0.0.1:80 TCP 127.0.0.1:2=b:172.18.0.11:2"},
+		{"exchanged", func() map[kube.Name]*entry { return map[kube.Name]*entry{a: nodePort(2), b: nodePort(1, local)} },
+			"TCP 127.0.0.1:1=b:172.18.0.11:1 TCP 127.0.0.1:2=a:10.0.0.1:80"},
+		{"another address of the node", func() map[kube.Name]*entry { at("172.18.0.12"); return nil },
+			"TCP 127.0.0.1:1=b:172.18.0.12:1 TCP 127.0.0.1:2=a:10.0.0.1:80"},
+		{"handed over", func() map[kube.Name]*entry { return map[kube.Name]*entry{a: nil, b: nodePort(2, local)} },
+			"TCP 127.0.0.1:2=b:172.18.0.12:2"},
+		{"no endpoint", func() map[kube.Name]*entry {
+			return map[kube.Name]*entry{b: nodePort(2, func(p *build.Port) { p.Served = false })}
+		}, ""},
+		{"served again", func() map[kube.Name]*entry { return map[kube.Name]*entry{b: nodePort(2)} },
+			"TCP 127.0.0.1:2=b:10.0.0.1:80"},
+		{"gone", func() map[kube.Name]*entry { return map[kube.Name]*entry{b: nil} }, ""},
+	} {
+		var updates []*update
+		for name, next := range step.do() {
+			updates = append(updates, &update{name: name, prev: p.entries[name], next: next})
+			if p.entries[name] = next; next == nil {
+				delete(p.entries, name)
+			}
+		}
+		p.tellLocalhost(updates)
+		if told.String() != step.want {
+			t.Errorf("%s: %q, want %q", step.name, told, step.want)
+		}
+	}
+}
