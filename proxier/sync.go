@@ -263,6 +263,7 @@ func (p *Proxier) finish(ctx context.Context, work pending, updates []*update, s
 	p.known = true
 	p.settleAside(updates)
 	p.tellFlows(updates)
+	p.tellLocalhost(updates)
 	p.sweep(ctx)
 	p.tellHealth(updates)
 	p.measure(work, start, full)
