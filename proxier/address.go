@@ -104,18 +104,26 @@ func (p *Proxier) sameConfig(s surroundings) bool {
 			return false
 		}
 	}
-	return len(p.tables) == len(nft.Families())
+	return len(p.tables) == len(p.families)
 }
 
-// healthAddrs are the addresses that health check servers listen on: those that take NodePorts, nil for all.
+// healthAddrs are the addresses that health check servers listen on: those that take NodePorts, the unspecified one for all
+// of one family, nil for all.
 func (p *Proxier) healthAddrs() []netip.Addr {
 	var out []netip.Addr
-	for _, f := range nft.Families() {
+	all := 0
+	for f, wild := range map[nft.Family]netip.Addr{nft.IPv4: netip.IPv4Unspecified(), nft.IPv6: netip.IPv6Unspecified()} {
 		s := p.around.byFam[f]
 		if s.config.NodePortAll {
-			return nil
+			all++
+			out = append(out, wild)
+			continue
 		}
 		out = append(out, s.nodePorts...)
 	}
+	if all == len(nft.Families()) {
+		return nil
+	}
+	slices.SortFunc(out, netip.Addr.Compare) // the listeners move when the list does
 	return out
 }

@@ -94,7 +94,7 @@ func (p *Proxier) watchAffinity(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		for _, f := range nft.Families() {
+		for _, f := range p.families {
 			p.sampleAffinity(ctx, kernel, f)
 		}
 	}

@@ -27,6 +27,8 @@ type Options struct {
 	Config *config.Config
 	// NetNS is the descriptor of the network namespace to work in, 0 for that of the process.
 	NetNS int
+	// Families are those to keep a table for; none means both. Metrics and Health must be made for the same.
+	Families []nft.Family
 	// Metrics, Health and Listeners are told what happens. None may be nil.
 	Metrics   *metrics.Metrics
 	Health    *health.Proxy
@@ -56,9 +58,10 @@ type dataplane interface {
 
 // Proxier keeps the kernel's tables true to what the sources say. Make one with New and call Run once.
 type Proxier struct {
-	opt     Options
-	tracker *tracker
-	kicked  chan struct{}
+	opt      Options
+	families []nft.Family
+	tracker  *tracker
+	kicked   chan struct{}
 
 	// What other goroutines tell the loop.
 	mu    sync.Mutex
@@ -120,9 +123,12 @@ func New(opt Options) *Proxier {
 		healths: health.Services{},
 		noLocal: map[nft.Family]*noLocal{nft.IPv4: {}, nft.IPv6: {}},
 	}
+	if p.families = opt.Families; len(p.families) == 0 {
+		p.families = nft.Families()
+	}
 	p.tracker = newTracker(func() {
-		for _, f := range ipFamilies() {
-			opt.Health.Queued(f)
+		for _, f := range p.families {
+			opt.Health.Queued(ipFamily(f))
 		}
 		p.kick()
 	})
@@ -318,15 +324,13 @@ func (p *Proxier) eligibility() health.Node {
 
 // markTaken tells health that what was queued is being worked on.
 func (p *Proxier) markTaken(work pending) {
-	for _, f := range ipFamilies() {
+	for _, f := range p.families {
 		if !work.since.IsZero() {
-			p.opt.Health.Taken(f)
-			p.opt.Metrics.Family(f).Queued(work.since)
+			p.opt.Health.Taken(ipFamily(f))
+			p.opt.Metrics.Family(ipFamily(f)).Queued(work.since)
 		}
 	}
 }
-
-func ipFamilies() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
 
 func ipFamily(f nft.Family) v1.IPFamily {
 	if f == nft.IPv4 {
@@ -338,7 +342,7 @@ func ipFamily(f nft.Family) v1.IPFamily {
 // countFailure counts a failed sync in the family that it is about, or in both.
 func (p *Proxier) countFailure(err error) {
 	var op *nft.OpError
-	for _, f := range nft.Families() {
+	for _, f := range p.families {
 		if !errors.As(err, &op) || op.Family == f {
 			p.opt.Metrics.Family(ipFamily(f)).SyncFailed()
 		}

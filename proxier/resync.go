@@ -37,7 +37,7 @@ var errTooManyRefused = errors.New("the kernel refuses too many")
 
 // resyncOnce is one attempt for both families.
 func (p *Proxier) resyncOnce(ctx context.Context, updates []*update) error {
-	for _, f := range nft.Families() {
+	for _, f := range p.families {
 		if err := p.resyncFamily(ctx, f, updates); err != nil {
 			return err
 		}

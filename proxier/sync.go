@@ -117,7 +117,7 @@ func (p *Proxier) update(n kube.Name) *update {
 func (p *Proxier) sync(ctx context.Context, updates []*update) error {
 	p.announce(updates)
 	tx := transaction{}
-	for _, f := range nft.Families() {
+	for _, f := range p.families {
 		tx.families = append(tx.families, p.plan(f, updates))
 	}
 	if err := p.carryOut(&tx); err != nil {
@@ -293,7 +293,7 @@ func (p *Proxier) releaseMemory() {
 
 // sweep deletes the chains that a commit released. They are not in the way, so that a failure is for next time.
 func (p *Proxier) sweep(ctx context.Context) {
-	for _, f := range nft.Families() {
+	for _, f := range p.families {
 		b := &nft.Batch{}
 		if !p.tables[f].Sweep(b) {
 			continue
@@ -338,7 +338,7 @@ func (p *Proxier) measure(work pending, start time.Time, full bool) {
 	m := p.opt.Metrics
 	m.ServiceChanges(work.serviceChanges, 0)
 	m.EndpointChanges(work.endpointChanges, 0)
-	for _, f := range nft.Families() {
+	for _, f := range p.families {
 		family := ipFamily(f)
 		p.opt.Health.Synced(family)
 		m.Family(family).Synced(metrics.Synced{Full: full, Took: now.Sub(start), At: now})

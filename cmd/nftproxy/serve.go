@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"runtime"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"k8s.io/component-base/logs"
 	"k8s.io/klog/v2"
 
+	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/events"
@@ -97,15 +100,22 @@ func ended(ctx context.Context, name string, err error) error {
 
 var errEnded = errors.New("ended unasked")
 
-// families are those that the proxy keeps a table for.
-func families() []v1.IPFamily { return []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol} }
+// families are those that the proxy keeps a table for: both, unless the node has no IPv6 (booted with
+// ipv6.disable=1), where /proc/net/if_inet6 is missing.
+func families() ([]nft.Family, []v1.IPFamily) {
+	if _, err := os.Stat("/proc/net/if_inet6"); errors.Is(err, fs.ErrNotExist) {
+		return []nft.Family{nft.IPv4}, []v1.IPFamily{v1.IPv4Protocol}
+	}
+	return nft.Families(), []v1.IPFamily{v1.IPv4Protocol, v1.IPv6Protocol}
+}
 
 // assemble makes the parts; nothing runs yet.
 func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
+	tables, ipFamilies := families()
 	p := &parts{
 		cfg:     cfg,
-		metrics: metrics.New(families()...),
-		health:  health.New(cfg.UnhealthyAfter(), time.Now, families()...),
+		metrics: metrics.New(ipFamilies...),
+		health:  health.New(cfg.UnhealthyAfter(), time.Now, ipFamilies...),
 	}
 	if cfg.ShowHiddenMetricsFor != "" {
 		metrics.ShowHidden()
@@ -116,7 +126,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 		return nil, err
 	}
 	options := proxier.Options{
-		Config: cfg, Metrics: p.metrics, Health: p.health, Listeners: p.listeners,
+		Config: cfg, Families: tables, Metrics: p.metrics, Health: p.health, Listeners: p.listeners,
 		FirstSync: func() { go takeOver(klog.FromContext(ctx)) },
 	}
 	if p.events != nil {
