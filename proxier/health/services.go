@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -91,8 +92,9 @@ type taggedListener struct {
 }
 
 // Sync opens, closes and updates servers so that they are the wanted ones.
-// addrs are the addresses to listen on, nil for every address of the node of
-// both families; another list than before reopens all. A port that cannot be
+// addrs are the addresses to listen on, the unspecified one of a family for
+// all of that family, nil for every address of the node of both families;
+// another list than before reopens all. A port that cannot be
 // bound is tried again by the next Sync; the result is how many there are.
 func (l *Listeners) Sync(want Services, addrs []netip.Addr) (failed int) {
 	l.mu.Lock()
@@ -136,9 +138,12 @@ func (l *Listeners) ensure(name types.NamespacedName, want Service) bool {
 // listen binds all addresses and serves them.
 func (l *Listeners) listen(in *instance) error {
 	var lc net.ListenConfig
-	for _, host := range l.hosts() {
-		addr := net.JoinHostPort(host, strconv.Itoa(int(in.port)))
-		listener, err := lc.Listen(context.Background(), "tcp", addr)
+	for _, h := range l.hosts() {
+		addr := net.JoinHostPort(h.host, strconv.Itoa(int(in.port)))
+		listener, err := lc.Listen(context.Background(), h.network, addr)
+		if errors.Is(err, unix.EAFNOSUPPORT) { // all addresses of a family that the kernel lacks are none
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -150,14 +155,22 @@ func (l *Listeners) listen(in *instance) error {
 	return nil
 }
 
-// hosts are the hosts to listen on; the empty one takes both families.
-func (l *Listeners) hosts() []string {
+// host is what to listen on.
+type host struct{ network, host string }
+
+// hosts are the hosts to listen on. Go takes an unspecified address of either family for both, unless the network says
+// which one is meant.
+func (l *Listeners) hosts() []host {
 	if l.addrs == nil {
-		return []string{""}
+		return []host{{network: "tcp"}}
 	}
-	var out []string
+	var out []host
 	for _, a := range l.addrs {
-		out = append(out, a.String())
+		network := "tcp6"
+		if a.Is4() {
+			network = "tcp4"
+		}
+		out = append(out, host{network, a.String()})
 	}
 	return out
 }

@@ -234,6 +234,25 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// TestAddressesOfOneFamily: all addresses of a family are those of that family only.
+func TestAddressesOfOneFamily(t *testing.T) {
+	l, failures := newListeners(t, readyProxy())
+	port := freePorts(t, "", 1)[0]
+	l.Sync(Services{name("a"): {Port: port, LocalEndpoints: 1}}, []netip.Addr{netip.IPv4Unspecified()})
+	for addr, want := range map[string]bool{"127.0.0.1": true, "127.0.0.2": true, "::1": false} {
+		conn, err := net.DialTimeout("tcp", net.JoinHostPort(addr, fmt.Sprint(port)), 5*time.Second)
+		if err == nil {
+			_ = conn.Close()
+		}
+		if got := err == nil; got != want {
+			t.Errorf("%s reachable: %v, want %v", addr, got, want)
+		}
+	}
+	if len(*failures) > 0 {
+		t.Errorf("failures: %v", *failures)
+	}
+}
+
 // BenchmarkListeners shows what a Service with a health check port costs.
 func BenchmarkListeners(b *testing.B) {
 	l := NewListeners(readyProxy(), func(n types.NamespacedName, err error) { b.Errorf("%s: %v", n, err) })
