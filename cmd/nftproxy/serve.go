@@ -177,24 +177,35 @@ func (p *parts) healthPortFailed(name types.NamespacedName, err error) {
 
 // startServers starts the health and metrics servers that are wanted.
 func (p *parts) startServers(start func(string, func(context.Context) error), debug metrics.Debug) {
-	server := func(name, reason, addr string) httpserve.Server {
-		failed := func(err error) {
-			klog.ErrorS(err, "Server cannot listen")
-			if p.events != nil {
-				p.events.Node(true, reason, err.Error())
-			}
-		}
-		return httpserve.Server{Name: name, Addr: addr, HardFail: p.cfg.BindHardFail, Failed: failed}
-	}
 	if p.cfg.Healthz.Enabled() {
-		s := server("healthz", "FailedToStartProxierHealthcheck", p.cfg.Healthz.Addr)
-		s.Handler = p.health.Handler(health.Counter{Healthz: p.metrics.HealthzServed, Livez: p.metrics.LivezServed})
-		start("healthz", s.Run)
+		handler := p.health.Handler(health.Counter{Healthz: p.metrics.HealthzServed, Livez: p.metrics.LivezServed})
+		start("healthz", p.server("healthz", p.cfg.Healthz.Addr, "FailedToStartProxierHealthcheck", handler))
 	}
 	if p.cfg.Metrics.Enabled() {
-		s := server("metrics", "FailedToStartMetricServer", p.cfg.Metrics.Addr)
-		s.Handler = p.metrics.Handler(debug)
-		start("metrics", s.Run)
+		start("metrics", p.server("metrics", p.cfg.Metrics.Addr, "FailedToStartMetricServer", p.metrics.Handler(debug)))
+	}
+}
+
+// lastWord bounds how long a process that ends waits for its last Event.
+const lastWord = 2 * time.Second
+
+// server returns what runs a server. That it cannot listen is an Event with the
+// given reason, whether it is tried again or is fatal.
+func (p *parts) server(name, addr, reason string, handler http.Handler) func(context.Context) error {
+	s := httpserve.Server{Name: name, Addr: addr, Handler: handler, HardFail: p.cfg.BindHardFail, Failed: func(err error) {
+		klog.ErrorS(err, "Server cannot listen")
+		if p.events != nil {
+			p.events.Node(true, reason, err.Error())
+		}
+	}}
+	return func(ctx context.Context) error {
+		err := s.Run(ctx)
+		if err == nil || p.events == nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, lastWord)
+		defer cancel()
+		return errors.Join(err, p.events.LastWord(ctx, reason, err.Error()))
 	}
 }
 

@@ -193,7 +193,10 @@ func TestFilesLikeKubeProxy(t *testing.T) {
 		if err := os.WriteFile(path, []byte(head+c.text+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		check(t, c.text, c.differs, "--config="+path)
+		t.Run("", func(t *testing.T) {
+			t.Parallel() // each starts a process that mostly starts
+			check(t, c.text, c.differs, "--config="+path)
+		})
 	}
 }
 
@@ -231,7 +234,10 @@ func TestFlagsLikeKubeProxy(t *testing.T) {
 		{flags: "--feature-gates=NoSuchGate=true", differs: "gates are tolerated"},
 	} {
 		args := append([]string{"--proxy-mode=nftables"}, strings.Fields(c.flags)...)
-		check(t, c.flags, c.differs, args...)
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			check(t, c.flags, c.differs, args...)
+		})
 	}
 }
 

@@ -101,8 +101,22 @@ func (r *Recorder) Event(object kube.Ref, uid, reason, message string) {
 
 // Node is an Event about our own Node.
 func (r *Recorder) Node(warning bool, reason, note string) {
+	r.Emit(r.aboutNode(warning, reason, note))
+}
+
+// LastWord writes a warning about our own Node at once, for a process that is
+// about to end and has no time for the queue. It blocks until ctx is done at
+// the latest.
+func (r *Recorder) LastWord(ctx context.Context, reason, note string) error {
+	if err := r.create(ctx, r.object(r.aboutNode(true, reason, note))); err != nil {
+		return fmt.Errorf("event %s: %w", reason, err)
+	}
+	return nil
+}
+
+func (r *Recorder) aboutNode(warning bool, reason, note string) Event {
 	ref := v1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.node}
-	r.Emit(Event{Object: ref, Warning: warning, Reason: reason, Action: "StartKubeProxy", Note: note})
+	return Event{Object: ref, Warning: warning, Reason: reason, Action: "StartKubeProxy", Note: note}
 }
 
 // Emit queues an Event, or drops it when the queue is full.

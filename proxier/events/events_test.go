@@ -93,6 +93,20 @@ func TestObjects(t *testing.T) {
 	}
 }
 
+// TestLastWord: written at once, without Run, and its error is returned.
+func TestLastWord(t *testing.T) {
+	away := errors.New("server is away")
+	for _, fail := range []error{nil, away} {
+		r, created := newTest(fail)
+		if err := r.LastWord(t.Context(), "FailedToStartMetricServer", "port taken"); !errors.Is(err, fail) {
+			t.Errorf("error %v, want %v", err, fail)
+		}
+		if e := <-created; e.Type != "Warning" || e.Reason != "FailedToStartMetricServer" || e.Regarding.Kind != "Node" {
+			t.Errorf("wrote %+v", e)
+		}
+	}
+}
+
 // TestRepeats: the same Event comes again after a while.
 func TestRepeats(t *testing.T) {
 	r, _ := newTest(nil)
