@@ -8,10 +8,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
@@ -196,5 +198,24 @@ func TestAPIStops(t *testing.T) {
 	a.Run(ctx, newRecorder(t)) // the test's own time limit is the judge
 	if _, err := NewAPI(&rest.Config{Host: f.URL}, ""); err == nil {
 		t.Error("a source without a node name")
+	}
+}
+
+// A watch that is stopped ends, though nobody reads what it had to say.
+func TestItemWatchStops(t *testing.T) {
+	in := watch.NewFakeWithChanSize(1, false)
+	in.Add(service("a", "10.96.0.1"))
+	w := &itemWatch{in: in, convert: converter(FromService), out: make(chan watch.Event), done: make(chan struct{})}
+	ended := make(chan struct{})
+	go func() {
+		w.run()
+		close(ended)
+	}()
+	w.Stop()
+	w.Stop()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the watch goes on")
 	}
 }

@@ -226,7 +226,7 @@ func FuzzManifest(f *testing.F) {
 		}
 		sets := c.sets
 		l.update([]content{{path: name, gone: true}})
-		if c.deletes != sets || len(l.first) != 0 || len(l.told) != 0 {
+		if c.deletes != sets || len(l.first) != 0 || len(l.told) != 0 || len(l.files) != 0 {
 			t.Errorf("%q leaves %+v, %v, %v", data, c, l.first, l.told)
 		}
 	})

@@ -29,7 +29,10 @@ import (
 // ConfigMaps). What cannot be read leaves the last good state of the objects concerned, and is told as a problem; an
 // object that several places define is as the first one has it, by the names of the files and within a file from top
 // to bottom. Links to files elsewhere, and file systems that tell nothing, are looked at every ten seconds.
-type Manifests struct{ dir, node string }
+type Manifests struct {
+	dir, node string
+	patrol    time.Duration
+}
 
 // NewManifests returns a source for the files in dir. Of Nodes only the one of that name counts.
 func NewManifests(dir, nodeName string) (*Manifests, error) {
@@ -39,7 +42,7 @@ func NewManifests(dir, nodeName string) (*Manifests, error) {
 	case !st.IsDir():
 		return nil, fmt.Errorf("manifests: %s: %w", dir, syscall.ENOTDIR)
 	}
-	return &Manifests{dir: dir, node: nodeName}, nil
+	return &Manifests{dir: dir, node: nodeName, patrol: patrol}, nil
 }
 
 const (
@@ -56,7 +59,7 @@ const (
 // Run delivers everything to sink until ctx ends. It returns after the last call to sink. It must be called once.
 func (m *Manifests) Run(ctx context.Context, sink Sink) {
 	r := manifestRun{
-		dir: m.dir, lib: newLibrary(sink, m.node), log: klog.FromContext(ctx),
+		dir: m.dir, every: m.patrol, lib: newLibrary(sink, m.node), log: klog.FromContext(ctx),
 		due: map[string]time.Time{}, missing: map[string]time.Time{},
 	}
 	r.watch()
@@ -87,6 +90,7 @@ func (m *Manifests) Run(ctx context.Context, sink Sink) {
 // manifestRun is a run of the source. One goroutine owns it.
 type manifestRun struct {
 	dir    string
+	every  time.Duration // between patrols
 	lib    *library
 	log    klog.Logger
 	events <-chan []dirEvent // nil while there is no watch
@@ -193,7 +197,7 @@ func (r *manifestRun) look(patrolling bool) {
 // patrol makes due what looks different from before and is not being written. While the directory cannot be read
 // nothing is said to be gone.
 func (r *manifestRun) patrol(now time.Time) {
-	r.next = now.Add(patrol)
+	r.next = now.Add(r.every)
 	if r.events == nil {
 		r.watch()
 	}

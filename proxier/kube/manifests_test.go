@@ -36,6 +36,7 @@ func startManifests(t *testing.T, files map[string]string) *manifestDir {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.patrol = time.Hour // what is not noticed at once is not noticed
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { m.Run(ctx, d.recorder) })
@@ -156,31 +157,49 @@ func TestManifestsFollow(t *testing.T) {
 // In neither case is the object ever gone.
 func TestManifestsEditors(t *testing.T) {
 	d := startManifests(t, map[string]string{"a.yaml": svc("a", "10.96.0.1")})
-	d.take()
-	d.must(os.Rename(d.path("a.yaml"), d.path("a.yaml~")))
-	f, err := os.Create(d.path("a.yaml"))
-	d.must(err)
-	text := svc("a", "10.96.0.2")
-	for i := range len(text) { // each prefix is there for a while
-		_, err := f.WriteString(text[i : i+1])
-		d.must(err)
+	for i := 2; ; i++ {
+		d.take()
+		ip := fmt.Sprintf("10.96.0.%d", i)
+		start := time.Now()
+		d.rewrite("a.yaml", svc("a", ip))
+		away := time.Since(start)
+		d.untilIP("a", ip)
+		if away > absence/2 { // the machine is too busy for this: then it may have been gone, and rightly
+			continue
+		}
+		if log := d.take(); !slices.Equal(log, []string{"set Service default/a"}) {
+			t.Errorf("told %q", log)
+		}
+		break
 	}
-	d.must(f.Close())
-	d.must(os.Remove(d.path("a.yaml~")))
-	d.untilIP("a", "10.96.0.2")
-
-	d.write("a.yaml.tmp", svc("a", "10.96.0.3"))
+	d.write("a.yaml.tmp", svc("a", "10.96.1.1"))
 	d.must(os.Rename(d.path("a.yaml.tmp"), d.path("a.yaml")))
-	d.untilIP("a", "10.96.0.3")
-
+	d.untilIP("a", "10.96.1.1")
 	d.write("4913", "")
 	d.must(os.Remove(d.path("4913")))
 	d.must(os.Chmod(d.path("a.yaml"), 0o600))
 	d.sync()
 	log := slices.DeleteFunc(d.take(), func(s string) bool { return strings.HasSuffix(s, "zz-sync") })
-	if want := []string{"set Service default/a", "set Service default/a"}; !slices.Equal(log, want) {
+	if want := []string{"set Service default/a"}; !slices.Equal(log, want) {
 		t.Errorf("told %q, want %q\n%s", log, want, d.state())
 	}
+}
+
+// rewrite does what vim does: the file is away for a while, and then there is half of it for a while.
+func (d *manifestDir) rewrite(name, text string) {
+	d.t.Helper()
+	pause := func() { time.Sleep(20 * time.Millisecond) } // for the source to look; not to wait for it
+	d.must(os.Rename(d.path(name), d.path(name+"~")))
+	pause()
+	f, err := os.Create(d.path(name))
+	d.must(err)
+	_, err = f.WriteString(text[:len(text)/2])
+	d.must(err)
+	pause()
+	_, err = f.WriteString(text[len(text)/2:])
+	d.must(err)
+	d.must(f.Close())
+	d.must(os.Remove(d.path(name + "~")))
 }
 
 // A ConfigMap in a pod: the files are links through ..data, which is swapped as a whole.
@@ -303,17 +322,41 @@ func TestManifestsTwice(t *testing.T) {
 
 // When the directory is away nothing is gone; when it is back it counts again.
 func TestManifestsDirectoryAway(t *testing.T) {
-	d := startManifests(t, map[string]string{"a.yaml": svc("a", "10.96.0.1")})
-	d.must(os.Rename(d.dir, d.dir+"-away"))
-	d.until("a problem", func() bool { return d.problem(Ref{KindFile, Name{"", d.dir}}) != "" })
-	if d.ip("a") != "10.96.0.1" {
-		t.Error(d.state())
+	for _, how := range []struct {
+		name   string
+		remove func(string) error
+	}{{"renamed", func(dir string) error { return os.Rename(dir, dir+"-away") }}, {"removed", os.RemoveAll}} {
+		d := startManifests(t, map[string]string{"a.yaml": svc("a", "10.96.0.1")})
+		d.must(how.remove(d.dir))
+		d.until("a problem", func() bool { return d.problem(Ref{KindFile, Name{"", d.dir}}) != "" })
+		time.Sleep(2 * absence) // in which a file that is missing in a directory that is there would be gone
+		if d.ip("a") != "10.96.0.1" {
+			t.Errorf("%s: %s", how.name, d.state())
+		}
+		d.must(os.Mkdir(d.dir, 0o755))
+		d.write("a.yaml", svc("a", "10.96.0.2"))
+		d.untilIP("a", "10.96.0.2")
+		if d.problem(Ref{KindFile, Name{"", d.dir}}) != "" {
+			t.Errorf("%s: %s", how.name, d.state())
+		}
+		d.must(os.Remove(d.path("a.yaml"))) // it is watched again
+		d.untilIP("a", "")
 	}
-	d.must(os.Rename(d.dir+"-away", d.dir))
-	d.write("a.yaml", svc("a", "10.96.0.2"))
-	d.untilIP("a", "10.96.0.2") // by the next patrol
-	if d.problem(Ref{KindFile, Name{"", d.dir}}) != "" {
-		t.Error(d.state())
+}
+
+// A document whose text has not changed is not read again, wherever it moved.
+func TestLibraryReadsWhatChanged(t *testing.T) {
+	l := newLibrary(newRecorder(t), "n1")
+	text := func(parts ...string) []content {
+		return []content{{path: "a.yaml", data: []byte(strings.Join(parts, "---\n"))}}
+	}
+	a, b, c := svc("a", "10.96.0.1"), svc("b", "10.96.0.2"), svc("c", "10.96.0.3")
+	l.update(text(a, b, c))
+	before := slices.Clone(l.files["a.yaml"].claims)
+	l.update(text(c, a, svc("b", "10.96.0.9")))
+	after := l.files["a.yaml"].claims
+	if after[0] != before[2] || after[1] != before[0] || after[2] == before[1] || after[0].document != 1 {
+		t.Errorf("claims %v became %v", before, after)
 	}
 }
 

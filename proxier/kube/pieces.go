@@ -73,7 +73,7 @@ func cutYAML(data []byte) (out []piece) {
 	for len(data) > 0 {
 		text, rest := data, []byte(nil)
 		if i := separator(data); i >= 0 {
-			text, rest = data[:i], data[i+len("---"):]
+			text, rest = data[:i], bytes.TrimLeft(data[i+len("---"):], "\r\n") // so that a text is the same wherever it moves
 		}
 		if !blank(text) {
 			out = append(out, piece{document: len(out) + 1, text: text})
