@@ -44,11 +44,17 @@ type rendered struct {
 	roles      []rbacv1.ClusterRole
 }
 
-// render runs kubectl kustomize.
+// render makes the objects of a folder of manifests/.
 func render(t *testing.T, dir string) rendered {
 	t.Helper()
+	return renderAt(t, filepath.Join(top, "manifests", dir))
+}
+
+// renderAt runs kubectl kustomize.
+func renderAt(t *testing.T, dir string) rendered {
+	t.Helper()
 	kubectl := lab.Must(lab.Peer("kubectl"))(t)
-	cmd := exec.Command(kubectl, "kustomize", filepath.Join(top, "manifests", dir))
+	cmd := exec.Command(kubectl, "kustomize", dir)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	text, err := cmd.Output()
