@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -98,14 +100,21 @@ func start(t *testing.T, cfg *rest.Config) *sink {
 	t.Helper()
 	cfg = rest.CopyConfig(cfg)
 	cfg.Impersonate.UserName = "system:kube-proxy" // bound to the role system:node-proxier by the server itself
-	s := &sink{t: t, objects: map[kube.Ref]kube.Object{}, synced: map[kube.Kind]bool{}}
 	api, err := kube.NewAPI(cfg, "node-1")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return run(t, api)
+}
+
+// run runs a source until the test ends.
+func run(t *testing.T, source interface {
+	Run(context.Context, kube.Sink)
+}) *sink {
+	s := &sink{t: t, objects: map[kube.Ref]kube.Object{}, synced: map[kube.Kind]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { api.Run(ctx, s) })
+	wg.Go(func() { source.Run(ctx, s) })
 	t.Cleanup(func() {
 		cancel()
 		wg.Wait()
@@ -143,8 +152,7 @@ func TestSourceAPI(t *testing.T) {
 	lab.RequireRoot(t)
 	cp := shared.ControlPlane(t)
 	svc := lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080))
-	slices := lab.NewSlices(svc)
-	if err := cp.Apply(t.Context(), lab.Objects(svc, slices, node("node-1"), node("node-2"))...); err != nil {
+	if err := cp.Apply(t.Context(), lab.Objects(svc, lab.NewSlices(svc), node("node-1"), node("node-2"))...); err != nil {
 		t.Fatal(err)
 	}
 	s := start(t, cp.Config)
@@ -198,14 +206,12 @@ func TestSourceAPI(t *testing.T) {
 		merge(t, cp, "endpointslices", "web-ipv6", `{"ports":[{"name":"tcp-80","port":9090,"protocol":"TCP"}]}`)
 		s.until("three changes", func() bool { return len(s.log) >= 3 })
 		log := s.take()
-		slicesSort(log)
+		slices.Sort(log)
 		if want := []string{"set EndpointSlice default/web-ipv6", "set Node node-1", "set Service default/web"}; fmt.Sprint(log) != fmt.Sprint(want) {
 			t.Errorf("told %q, want %q", log, want)
 		}
 	})
 }
-
-func slicesSort(s []string) { slices.Sort(s) }
 
 // cutter is a way to the API server that can be closed.
 type cutter struct {
@@ -261,8 +267,97 @@ func TestSourceAPIOutage(t *testing.T) {
 	c.shut.Store(false)
 	s.until("two changes", func() bool { return len(s.log) >= 2 })
 	log := s.take()
-	slicesSort(log)
+	slices.Sort(log)
 	if want := []string{"delete Service default/gone", "set Service default/web"}; fmt.Sprint(log) != fmt.Sprint(want) {
 		t.Errorf("told %q, want %q", log, want)
 	}
+}
+
+// What kubectl prints is a manifest that says the same as the API server, to the last field.
+func TestSourcesAgree(t *testing.T) {
+	lab.RequireRoot(t)
+	cp := shared.ControlPlane(t)
+	web := lab.WithExternalIP(lab.WithLoadBalancer(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080), lab.Port(lab.UDP, 53, 5353)), 30080, 1), 1)
+	local := corev1.ServiceInternalTrafficPolicyLocal
+	web.Spec.ExternalTrafficPolicy, web.Spec.InternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal, &local
+	web.Spec.HealthCheckNodePort = 30090
+	web.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "fd00::/8"}
+	web.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	plain, other := lab.NewService("plain", 11, lab.Port(lab.SCTP, 80, 8080)), lab.NewService("other", 12, lab.Port(lab.TCP, 80, 8080))
+	other.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "other"}
+	headless := lab.NewService("headless", 13, lab.Port(lab.TCP, 80, 8080))
+	headless.Spec.ClusterIP, headless.Spec.ClusterIPs = "None", []string{"None"}
+	endpoints := lab.NewSlices(web)
+	yes, no := true, false
+	zone, host := "a", "node-1"
+	for i, addr := range []string{"10.244.1.11", "fd00:244:1::11"} {
+		for _, e := range endpoints {
+			if strings.HasSuffix(e.Name, []string{"ipv4", "ipv6"}[i]) {
+				e.Endpoints = append(e.Endpoints,
+					discoveryv1.Endpoint{Addresses: []string{addr}, NodeName: &host, Zone: &zone, Hints: &discoveryv1.EndpointHints{
+						ForZones: []discoveryv1.ForZone{{Name: zone}}, ForNodes: []discoveryv1.ForNode{{Name: host}}}},
+					discoveryv1.Endpoint{Addresses: []string{addr + "2"}, Conditions: discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}})
+			}
+		}
+	}
+	err := cp.Apply(t.Context(), lab.Objects(web, plain, other, headless, endpoints, lab.NewSlices(plain), lab.NewSlices(other), node("node-1"), node("node-2"))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	api := start(t, cp.Config)
+	api.untilSynced()
+	// Services kubernetes, web and plain; a slice of kubernetes, two of each other; the Node and the ServiceCIDR.
+	if n := strings.Count(api.state(), "\n") + 1; n != 3+7+1+1 {
+		t.Errorf("%d objects:\n%s", n, api.state())
+	}
+	for _, format := range []string{"yaml", "json"} {
+		text, err := cp.Kubectl("get", "services,endpointslices.discovery.k8s.io,nodes,servicecidrs.networking.k8s.io", "--all-namespaces", "--show-managed-fields", "--output="+format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "all."+format), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		source, err := kube.NewManifests(dir, "node-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := run(t, source)
+		files.untilSynced()
+		if a, f := api.state(), files.state(); a != f {
+			t.Errorf("%s: the API server says\n%s\nthe manifest says\n%s", format, a, f)
+		}
+	}
+}
+
+// state describes all objects.
+func (s *sink) state() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var lines []string
+	for _, o := range s.objects {
+		lines = append(lines, describe(o))
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// describe writes an object with all that it refers to.
+func describe(o kube.Object) string {
+	switch o := o.(type) {
+	case *kube.Service:
+		return fmt.Sprintf("Service %+v", *o)
+	case *kube.EndpointSlice:
+		text := fmt.Sprintf("EndpointSlice %+v", *o)
+		for _, e := range o.Endpoints {
+			text += fmt.Sprintf(" hints %t %t %t %t", e.Hints.HasZones(), e.Hints.HasNodes(), e.Hints.ForZone("a"), e.Hints.ForNode("node-1"))
+		}
+		return text
+	case *kube.Node:
+		return fmt.Sprintf("Node %+v", *o)
+	case *kube.ServiceCIDR:
+		return fmt.Sprintf("ServiceCIDR %+v", *o)
+	}
+	return fmt.Sprintf("%T", o)
 }
