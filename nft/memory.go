@@ -86,3 +86,41 @@ func decodeEndpoint(f Family, data string) netip.AddrPort {
 	}
 	return netip.AddrPort{}
 }
+
+// Offered is a frontend that a table leads somewhere, and where to.
+type Offered struct {
+	Addr      netip.Addr // zero for a NodePort
+	Proto     Proto
+	Port      uint16
+	Endpoints []netip.AddrPort // of both views, in no order, possibly repeated
+}
+
+// Offered lists what the table leads to endpoints.
+func (c *Content) Offered() []Offered {
+	index := map[place]int{}
+	var out []Offered
+	for _, e := range c.Elements {
+		if e.Set != Endpoints && e.Set != NodePortEndpoints && e.Set != EndpointsByID && e.Set != NodePortEndpointsByID {
+			continue
+		}
+		key := place{e.Set, e.Key[:len(e.Key)-4]} // without the slot or id
+		i, ok := index[key]
+		if !ok {
+			i = len(out)
+			index[key] = i
+			out = append(out, frontendAt(c.Family, key))
+		}
+		out[i].Endpoints = append(out[i].Endpoints, decodeEndpoint(c.Family, e.Data))
+	}
+	return out
+}
+
+// frontendAt decodes the key of a frontend.
+func frontendAt(f Family, key place) Offered {
+	d, o := decoder{key.key, true}, Offered{}
+	if key.set == Endpoints || key.set == EndpointsByID {
+		o.Addr = d.addr(f)
+	}
+	o.Proto, o.Port = d.proto(), d.port()
+	return o
+}

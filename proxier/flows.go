@@ -45,6 +45,7 @@ func (p *Proxier) tellFlows(updates []*update) {
 	}
 	p.flowsAt = p.around
 	gone, offered := flowChanges(updates)
+	gone = append(p.flowsBefore(offered), gone...)
 	if changes := append(gone, offered...); len(changes) > 0 {
 		p.opt.Flows.Update(changes)
 	}
@@ -81,6 +82,49 @@ func flowChanges(updates []*update) (gone, offered []ctsync.Change) {
 	return gone, offered
 }
 
+// flowsBefore returns, the first time, what the tables led to when we came: a frontend that is no more has flows that
+// nobody else will miss.
+func (p *Proxier) flowsBefore(offered []ctsync.Change) []ctsync.Change {
+	var out []ctsync.Change
+	still := map[ctsync.Frontend]bool{}
+	for _, c := range offered {
+		still[c.Frontend] = true
+	}
+	for _, f := range p.families {
+		for _, c := range p.formerly[f] {
+			out = append(out, c)
+			if !still[c.Frontend] {
+				out = append(out, ctsync.Change{Frontend: c.Frontend, Removed: true})
+			}
+		}
+	}
+	clear(p.formerly)
+	return out
+}
+
+// flowsOffered is what a table leads to, in the terms of conntrack.
+func flowsOffered(c *nft.Content) []ctsync.Change {
+	var out []ctsync.Change
+	for _, o := range c.Offered() {
+		out = append(out, ctsync.Change{
+			Frontend:  ctsync.Frontend{Addr: flowAddr(c.Family, o.Addr), Port: o.Port, Proto: ctsync.Proto(o.Proto)},
+			Endpoints: o.Endpoints,
+		})
+	}
+	return out
+}
+
+// flowAddr is the address of a frontend, which for a NodePort is the unspecified one.
+func flowAddr(f nft.Family, a netip.Addr) netip.Addr {
+	switch {
+	case a.IsValid():
+		return a
+	case f == nft.IPv4:
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
 // flowFrontends are the frontends of a port in the terms of conntrack.
 func flowFrontends(port *build.Port) []ctsync.Frontend {
 	if port == nil {
@@ -88,14 +132,7 @@ func flowFrontends(port *build.Port) []ctsync.Frontend {
 	}
 	var out []ctsync.Frontend
 	for _, f := range port.Frontends {
-		addr := f.Addr
-		if f.Kind == nft.NodePort {
-			addr = netip.IPv4Unspecified()
-			if port.Family == nft.IPv6 {
-				addr = netip.IPv6Unspecified()
-			}
-		}
-		out = append(out, ctsync.Frontend{Addr: addr, Port: f.Port, Proto: ctsync.Proto(port.Proto)})
+		out = append(out, ctsync.Frontend{Addr: flowAddr(port.Family, f.Addr), Port: f.Port, Proto: ctsync.Proto(port.Proto)})
 	}
 	return out
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/health"
@@ -36,6 +38,7 @@ type rig struct {
 	kernel *faulty
 	health *health.Proxy
 	events chan string
+	flows  *told
 	stop   func()
 }
 
@@ -112,6 +115,9 @@ func (r *rig) start() {
 		},
 		NetNS: int(r.ns), Metrics: metrics.New(v1.IPv4Protocol, v1.IPv6Protocol), Health: r.health, Listeners: listeners, Recorder: r,
 	})
+	if r.flows != nil {
+		r.opt.Flows = r.flows
+	}
 	r.watch, err = nft.OpenWatch(int(r.ns))
 	if err != nil {
 		r.t.Fatal(err)
@@ -394,5 +400,45 @@ func TestOlderServiceKeepsItsAddress(t *testing.T) {
 			}
 		}
 		return false
+	})
+}
+
+// told is a Flows that remembers what it was told.
+type told struct {
+	mu      sync.Mutex
+	offered map[ctsync.Frontend]ctsync.Change
+}
+
+func (f *told) Announce([]ctsync.Change)       {}
+func (f *told) SetNodeAddrs([]netip.Addr)      {}
+func (f *told) SetServiceCIDRs([]netip.Prefix) {}
+func (f *told) Resync()                        {}
+func (f *told) Update(changes []ctsync.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range changes {
+		f.offered[c.Frontend] = c
+	}
+}
+
+// A Service that was deleted while nobody watched is still in the tables: its flows are told to be gone.
+func TestServiceDeletedWhileDown(t *testing.T) {
+	r := newRig(t)
+	r.set(service(1, 2)...)
+	r.set(service(2, 2)...)
+	r.sync()
+	r.ready()
+	r.stop()
+	r.flows = &told{offered: map[ctsync.Frontend]ctsync.Change{}}
+	r.start()
+	r.set(service(1, 2)...)
+	r.sync()
+	r.ready()
+	r.eventually("both told", func() bool {
+		r.flows.mu.Lock()
+		defer r.flows.mu.Unlock()
+		kept := r.flows.offered[ctsync.Frontend{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: ctsync.TCP}]
+		gone := r.flows.offered[ctsync.Frontend{Addr: netip.IPv4Unspecified(), Port: 30002, Proto: ctsync.TCP}]
+		return len(kept.Endpoints) == 2 && !kept.Removed && gone.Removed
 	})
 }

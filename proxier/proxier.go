@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/config"
@@ -80,6 +81,8 @@ type Proxier struct {
 	known   bool         // entries and tables are what the kernel has
 	synced  bool         // at least once
 	flowsAt surroundings // what Flows were told of
+	// formerly is what the tables led to when we came, until Flows were told.
+	formerly map[nft.Family][]ctsync.Change
 	// localhostAt are the node's addresses that Localhost was told of.
 	localhostAt nodeAddrs
 	healths     health.Services
@@ -113,15 +116,16 @@ var errClosed = errors.New("closed by the kernel")
 // New returns a Proxier. Its Sink may be given to a source at once.
 func New(opt Options) *Proxier {
 	p := &Proxier{
-		opt:     opt,
-		kicked:  make(chan struct{}, 1),
-		index:   build.NewIndex(),
-		entries: map[kube.Name]*entry{},
-		aside:   map[kube.Name]*aside{},
-		losses:  map[kube.Name]string{},
-		tables:  map[nft.Family]*table{},
-		healths: health.Services{},
-		noLocal: map[nft.Family]*noLocal{nft.IPv4: {}, nft.IPv6: {}},
+		opt:      opt,
+		kicked:   make(chan struct{}, 1),
+		index:    build.NewIndex(),
+		entries:  map[kube.Name]*entry{},
+		aside:    map[kube.Name]*aside{},
+		losses:   map[kube.Name]string{},
+		tables:   map[nft.Family]*table{},
+		healths:  health.Services{},
+		formerly: map[nft.Family][]ctsync.Change{},
+		noLocal:  map[nft.Family]*noLocal{nft.IPv4: {}, nft.IPv6: {}},
 	}
 	if p.families = opt.Families; len(p.families) == 0 {
 		p.families = nft.Families()

@@ -51,6 +51,9 @@ func (p *Proxier) resyncFamily(ctx context.Context, f nft.Family, updates []*upd
 		return err
 	}
 	t := &table{Table: nft.NewTable(content), node: p.around.byFam[f].elements, config: p.around.byFam[f].config}
+	if !p.synced && p.opt.Flows != nil {
+		p.formerly[f] = flowsOffered(content)
+	}
 	want := wanted(f, t, nft.NewMemory(content), updates)
 	batches := t.Reconcile(content, t.config, want, t.node)
 	elements := 0
