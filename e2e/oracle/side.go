@@ -1,0 +1,146 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/nftproxy/nftproxy/e2e/lab"
+)
+
+// side is a network with one of the proxies on its nodes.
+type side struct {
+	kind  lab.ProxyKind
+	net   *lab.Net
+	hosts map[string]*lab.Host
+
+	mu     sync.Mutex
+	memory map[string]any // what a step has to know of one before
+}
+
+// ports that backends listen on. A backend on another port than the first says so in its name.
+var ports = []uint16{8080, 8081}
+
+func newSide(kind lab.ProxyKind, st *setup) (*side, error) {
+	n, err := lab.New(labOptions(st.options))
+	if err != nil {
+		return nil, err
+	}
+	s := &side{kind: kind, net: n, hosts: map[string]*lab.Host{}, memory: map[string]any{}}
+	if err := s.furnish(st); err != nil {
+		n.Close()
+		return nil, fmt.Errorf("network for %s: %w", kind, err)
+	}
+	return s, nil
+}
+
+// labOptions sizes a network: the fourth pods are never endpoints.
+func labOptions(o lab.Options) lab.Options {
+	o.Nodes, o.PodsPerNode, o.Clients = 2, 4, 2
+	return o
+}
+
+// furnish adds backends, routes and addresses.
+func (s *side) furnish(st *setup) error {
+	var errs []error
+	add := func(h *lab.Host, protos ...lab.Proto) {
+		s.hosts[h.Name] = h
+		for i, port := range ports {
+			name := h.Name
+			if i > 0 {
+				name = fmt.Sprintf("%s:%d", h.Name, port)
+			}
+			_, err := h.Serve(name, port, protos...)
+			errs = append(errs, err)
+		}
+	}
+	for _, n := range s.net.Nodes {
+		add(n.Host, lab.TCP, lab.UDP)
+		for _, p := range n.Pods {
+			add(p.Host, lab.TCP, lab.UDP, lab.SCTP)
+		}
+	}
+	for k, c := range s.net.Clients {
+		s.hosts[c.Name] = c.Host
+		errs = append(errs, c.Via(s.net.Nodes[k]))
+	}
+	for _, f := range lab.Families() {
+		for _, a := range sourceAddrs(f) {
+			errs = append(errs, s.net.Client(1).AddAddr("eth0", netip.PrefixFrom(a, lab.NodeCIDR(f).Bits())))
+		}
+	}
+	for _, f := range lab.Families() {
+		a := secondAddr(f)
+		errs = append(errs, s.net.Node(1).AddAddr("eth0", a))
+		for _, c := range s.net.Clients {
+			errs = append(errs, c.Route(a.Masked(), lab.NodeIP(f, 1), ""))
+		}
+		errs = append(errs, s.net.Node(2).Route(a.Masked(), lab.NodeIP(f, 1), ""))
+	}
+	return errors.Join(errs...)
+}
+
+// start attaches the control plane and runs the proxies.
+func (s *side) start(cp *lab.ControlPlane, config map[string]any) error {
+	api, err := s.net.Attach(cp)
+	if err != nil {
+		return err
+	}
+	all := map[string]any{}
+	for k, v := range config {
+		all[k] = v
+	}
+	if _, ok := all["nftables"]; !ok {
+		// As often as kube-proxy can: the table is about what it does, not when.
+		all["nftables"] = map[string]any{"minSyncPeriod": "50ms"}
+	}
+	_, err = lab.StartProxies(s.net, lab.ProxySpec{Kind: s.kind, API: api, Config: all})
+	return err
+}
+
+func (s *side) host(sender string) *lab.Host {
+	h := s.hosts[hosts[sender]]
+	if h == nil {
+		panic("sender " + sender)
+	}
+	return h
+}
+
+// remember returns what was stored under a key, or stores it.
+func (s *side) remember(key string, make func() any) any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if v, ok := s.memory[key]; ok {
+		return v
+	}
+	v := make()
+	s.memory[key] = v
+	return v
+}
+
+// await waits until every node serves a Service in both families.
+func (s *side) await(ctx context.Context, index int) error {
+	for _, n := range s.net.Nodes {
+		for _, f := range lab.Families() {
+			p := lab.Probe{From: n.Host, Proto: lab.TCP, To: netip.AddrPortFrom(lab.ClusterIP(f, index), 80), Timeout: 100 * time.Millisecond}
+			for {
+				r := p.Send()
+				if r.Verdict == lab.Answered {
+					break
+				}
+				select {
+				case <-ctx.Done():
+					return fmt.Errorf("%s on %s does not serve a new Service over %s: %s: %w", s.kind, n.Name, f, r, ctx.Err())
+				case <-time.After(10 * time.Millisecond): // polled: a proxy of either kind has no way to tell
+				}
+			}
+		}
+	}
+	return nil
+}
