@@ -67,6 +67,7 @@ func everything(m *Metrics) {
 	at := time.Unix(1700000000, 500000000)
 	f.Queued(at)
 	f.Synced(Synced{Full: true, Took: 3 * time.Millisecond, At: at})
+	f.Synced(Synced{Full: true, Took: 3 * time.Millisecond, At: at})
 	f.Synced(Synced{Took: time.Millisecond, At: at})
 	f.SyncFailed()
 	f.CleanupFailed()
@@ -140,8 +141,8 @@ func TestValues(t *testing.T) {
 		`kubeproxy_sync_proxy_rules_endpoint_changes_pending 2`,
 		`kubeproxy_sync_proxy_rules_service_changes_total 1`,
 		`kubeproxy_proxy_livez_total{code="503"} 1`,
-		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2`,
-		`kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
+		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 3`,
+		`kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2`,
 		`kubeproxy_sync_partial_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1`,
 		`kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} 1.7000000005e+09`,
 		`kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} 1.7000000005e+09`,
