@@ -66,7 +66,7 @@ type Options struct {
 	// Idle is how long a UDP client may be silent, in both directions, before it is forgotten; 0 is two minutes, as long as
 	// conntrack keeps a UDP stream by default.
 	Idle time.Duration
-	// Retry is the pause before a port that could not be opened is tried again; 0 is five seconds.
+	// Retry is the pause before a port that could not be opened is tried again; 0 is one second.
 	Retry time.Duration
 	// Report is told when a wanted port cannot be opened, once until it can or is not wanted any more, and with a nil error
 	// when it is open after all. It is called by the goroutine of Run and must not block; nil tells nobody.
@@ -76,7 +76,7 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	l, d := &o.Limits, DefaultLimits()
 	l.Connections, l.PerPort, l.Clients = cmp.Or(l.Connections, d.Connections), cmp.Or(l.PerPort, d.PerPort), cmp.Or(l.Clients, d.Clients)
-	o.Idle, o.Retry = cmp.Or(o.Idle, 2*time.Minute), cmp.Or(o.Retry, 5*time.Second)
+	o.Idle, o.Retry = cmp.Or(o.Idle, 2*time.Minute), cmp.Or(o.Retry, time.Second)
 	if o.Report == nil {
 		o.Report = func(Port, Target, error) {}
 	}

@@ -1,0 +1,160 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nftproxy/nftproxy/e2e/lab"
+)
+
+// loopback is the loopback address of a family with a port.
+func loopback(f lab.Family, port uint16) netip.AddrPort {
+	if f == lab.IPv6 {
+		return at(netip.IPv6Loopback(), port)
+	}
+	return at(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+}
+
+// fromLocalhost has NodePorts served on localhost too.
+func fromLocalhost(t *testing.T) *cluster {
+	c := fromManifests(t, lab.Options{})
+	c.spec.Config = map[string]any{"nodePortAddresses": []string{"primary", "localhost"}}
+	return c
+}
+
+// eventually sends a probe until it ends as wanted.
+func (c *cluster) eventually(what string, p lab.Probe, ok func(lab.Result) bool) {
+	c.t.Helper()
+	if r, held := p.Eventually(20*time.Second, ok); !held {
+		c.t.Fatalf("%s: %s %s: %s", what, p.Proto, p.To, r)
+	}
+}
+
+// NodePorts on 127.0.0.1 and ::1: TCP and UDP, all endpoints in turn, which see an address of the node.
+func TestLocalhostNodePorts(t *testing.T) {
+	c := fromLocalhost(t)
+	near, far := c.Pod(1, 1), c.Pod(2, 1)
+	c.serve(8080, []*lab.Pod{near, far}, lab.TCP, lab.UDP)
+	svc := lab.WithNodePorts(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080), lab.Port(lab.UDP, 80, 8080)), 30080)
+	c.apply(svc, lab.NewSlices(svc, near.Endpoint(), far.Endpoint()))
+	c.start()
+	node := c.Node(1)
+	ports := map[lab.Proto]uint16{lab.TCP: 30080, lab.UDP: 30081}
+	each := func(f func(lab.Probe, lab.Family)) {
+		for _, family := range lab.Families() {
+			for proto, port := range ports {
+				f(lab.Probe{From: node.Host, Proto: proto, To: loopback(family, port)}, family)
+			}
+		}
+	}
+	each(func(p lab.Probe, f lab.Family) {
+		c.eventually("opened", p, isAnswered)
+		got := p.Repeat(40, 4)
+		for backend, source := range map[string]netip.Addr{near.Name: lab.PodGateway(f, 1), far.Name: node.IP(f)} {
+			if !got.AllAnswered() || got.Seen[lab.Seen{Backend: backend, Source: source}] == 0 || len(got.Seen) != 2 {
+				t.Errorf("%s %s: want %s to see %s: %s %v", p.Proto, p.To, backend, source, got, got.Seen)
+			}
+		}
+	})
+	// Nobody else gets in: a neighbour that sends to the node what is for localhost.
+	if err := node.Sysctl("ipv4/conf/all/route_localnet", "1"); err != nil {
+		t.Fatal(err)
+	}
+	stranger := c.strangerAt(node)
+	if r := stranger.Send(); r.Verdict == lab.Answered {
+		t.Errorf("a neighbour reaches localhost: %s", r)
+	}
+
+	c.apply(lab.NewSlices(svc, far.Endpoint()))
+	each(func(p lab.Probe, _ lab.Family) {
+		c.eventually("one endpoint gone", p, func(r lab.Result) bool { return r.Backend == far.Name })
+	})
+	c.apply(lab.NewSlices(svc))
+	each(func(p lab.Probe, _ lab.Family) { c.eventually("no endpoint", p, isRefused) })
+	c.apply(lab.NewSlices(svc, near.Endpoint()))
+	each(func(p lab.Probe, _ lab.Family) { c.eventually("one endpoint back", p, isAnswered) })
+
+	kept := lab.Must(node.Open(lab.TCP, loopback(lab.IPv4, 30080)))(t)
+	defer kept.Close()
+	if err := c.Delete(t.Context(), svc); err != nil {
+		t.Fatal(err)
+	}
+	each(func(p lab.Probe, _ lab.Family) { c.eventually("Service deleted", p, isRefused) })
+	if r := kept.Ping(lab.DefaultTimeout); r.Verdict != lab.Answered {
+		t.Errorf("a connection of a deleted Service: %s", r)
+	}
+	lab.Must(node.Listen("another", lab.TCP, loopback(lab.IPv4, 30080)))(t)
+}
+
+func isAnswered(r lab.Result) bool { return r.Verdict == lab.Answered }
+func isRefused(r lab.Result) bool  { return r.Verdict == lab.Refused }
+
+// strangerAt makes client 1 take a node for the way to 127.0.0.1, and returns a probe that goes it.
+func (c *cluster) strangerAt(node *lab.Node) lab.Probe {
+	c.t.Helper()
+	client := c.Client(1)
+	for _, argv := range [][]string{
+		{"sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1"},
+		{"ip", "addr", "del", "127.0.0.1/8", "dev", "lo"},
+		{"ip", "route", "replace", "127.0.0.1/32", "via", node.IP(lab.IPv4).String(), "src", client.IP(lab.IPv4).String()},
+	} {
+		if _, err := client.Run(argv...); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return lab.Probe{From: client.Host, Proto: lab.TCP, To: loopback(lab.IPv4, 30080), Timeout: 500 * time.Millisecond}
+}
+
+// A port that another process has is told of, and taken when that lets go of it.
+func TestLocalhostNodePortInUse(t *testing.T) {
+	c := fromLocalhost(t)
+	node, pod := c.Node(1), c.Pod(1, 1)
+	c.serve(8080, []*lab.Pod{pod}, lab.TCP)
+	svc := lab.WithNodePorts(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080)), 30080)
+	c.apply(svc, lab.NewSlices(svc, pod.Endpoint()))
+	squatter := lab.Must(node.Listen("squatter", lab.TCP, loopback(lab.IPv4, 30080)))(t)
+	proxies := c.start()
+	probe := lab.Probe{From: node.Host, Proto: lab.TCP, To: loopback(lab.IPv6, 30080)}
+	c.eventually("the other family", probe, isAnswered)
+	listeners := func(family string, n int) string {
+		return fmt.Sprintf("kubeproxy_nftables_localhost_nodeport_listeners{ip_family=%q} %d\n", family, n)
+	}
+	text := lab.Must(proxies[0].Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", lab.MetricsPort)))(t)
+	for _, want := range []string{listeners("IPv4", 0), listeners("IPv6", 1)} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no metric %q", want)
+		}
+	}
+	if log := proxies[0].Tail(1000); !strings.Contains(log, `NodePort is not served on localhost`) {
+		t.Errorf("nothing in the log:\n%s", log)
+	}
+	if err := squatter.Close(); err != nil {
+		t.Fatal(err)
+	}
+	probe.To = loopback(lab.IPv4, 30080)
+	c.eventually("free again", probe, func(r lab.Result) bool { return r.Backend == pod.Name })
+}
+
+// A NodePort is none of the internal traffic policy's business, on localhost as elsewhere.
+func TestLocalhostInternalPolicy(t *testing.T) {
+	c := fromLocalhost(t)
+	far := c.Pod(2, 1)
+	c.serve(8080, []*lab.Pod{far}, lab.TCP)
+	svc := lab.WithNodePorts(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080)), 30080)
+	local := corev1.ServiceInternalTrafficPolicyLocal
+	svc.Spec.InternalTrafficPolicy = &local
+	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	c.apply(svc, lab.NewSlices(svc, far.Endpoint()))
+	c.start()
+	for _, f := range lab.Families() {
+		c.eventually("both policies Local", lab.Probe{From: c.Node(1).Host, Proto: lab.TCP, To: loopback(f, 30080)}, isAnswered)
+	}
+}
