@@ -213,6 +213,27 @@ func TestSourceAPI(t *testing.T) {
 	})
 }
 
+// A server that cannot stream (before Kubernetes 1.34 by default) sends lists, and says the same.
+func TestSourceAPIWithoutStreaming(t *testing.T) {
+	lab.RequireRoot(t)
+	cp, err := lab.StartControlPlane(t.Context(), lab.ControlPlaneOptions{RBAC: true, Flags: []string{"--feature-gates=WatchList=false"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cp.Close)
+	svc := lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080))
+	if err := cp.Apply(t.Context(), lab.Objects(svc, lab.NewSlices(svc), node("node-1"))...); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, cp.Config)
+	s.untilSynced()
+	if log := s.take(); len(log) != 7+len(kube.Kinds()) {
+		t.Errorf("told %q", log)
+	}
+	merge(t, cp, "services", "web", `{"metadata":{"labels":{"service.kubernetes.io/service-proxy-name":"other"}}}`)
+	s.until("no web", s.lacks(kube.KindService, "web"))
+}
+
 // cutter is a way to the API server that can be closed.
 type cutter struct {
 	mu    sync.Mutex

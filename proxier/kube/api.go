@@ -31,8 +31,8 @@ import (
 //
 // It asks for what kube-proxy asks for: Services without the label service-proxy-name and with a ClusterIP other
 // than None, EndpointSlices that are not headless, the Node of the given name, and all ServiceCIDRs. The server
-// streams the first list object by object (KEP-3157, Kubernetes 1.34; before that it sends it whole), and each
-// object is converted before the next one is read: at no time are API objects kept.
+// streams the first list object by object (KEP-3157, Kubernetes 1.34), or sends it whole, and each object is converted
+// before the next one is read: at no time are API objects kept.
 //
 // While the server is away nothing is removed; a reflector per kind retries, at first after 0.8 s and later every 30
 // to 60 s.
@@ -40,6 +40,7 @@ type API struct {
 	nodeName string
 	clients  map[schema.GroupVersion]rest.Interface
 	codec    runtime.ParameterCodec
+	protobuf bool // is what we ask for
 }
 
 // NewAPI returns a source for the server of cfg and the Node of that name. cfg is not changed; where it says
@@ -64,6 +65,7 @@ func NewAPI(cfg *rest.Config, nodeName string) (*API, error) {
 		cfg.ContentType = runtime.ContentTypeProtobuf
 		cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	}
+	a.protobuf = cfg.ContentType == runtime.ContentTypeProtobuf
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	httpClient, err := rest.HTTPClientFor(cfg) // one for all groups: one connection
 	if err != nil {
@@ -84,14 +86,15 @@ func NewAPI(cfg *rest.Config, nodeName string) (*API, error) {
 
 // resource is a collection of the API and how its objects are converted.
 type resource struct {
-	kind     Kind
-	group    schema.GroupVersion
-	plural   string
-	labels   string
-	fields   fields.Selector
-	optional bool // a server, or a role, that does not have it is not an error
-	newList  func() runtime.Object
-	convert  func(runtime.Object) (Object, []error)
+	kind      Kind
+	group     schema.GroupVersion
+	plural    string
+	labels    string
+	fields    fields.Selector
+	optional  bool // a server, or a role, that does not have it is not an error
+	newList   func() runtime.Object
+	newObject func() message
+	convert   func(runtime.Object) (Object, []error)
 }
 
 func resources(nodeName string) []resource {
@@ -99,21 +102,21 @@ func resources(nodeName string) []resource {
 		kind: KindService, group: v1.SchemeGroupVersion, plural: "services",
 		labels:  "!" + serviceProxyName,
 		fields:  fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone),
-		newList: func() runtime.Object { return &v1.ServiceList{} },
+		newList: func() runtime.Object { return &v1.ServiceList{} }, newObject: func() message { return &v1.Service{} },
 		convert: converter(FromService),
 	}, {
 		kind: KindEndpointSlice, group: discovery.SchemeGroupVersion, plural: "endpointslices",
 		labels:  "!" + v1.IsHeadlessService,
-		newList: func() runtime.Object { return &discovery.EndpointSliceList{} },
+		newList: func() runtime.Object { return &discovery.EndpointSliceList{} }, newObject: func() message { return &discovery.EndpointSlice{} },
 		convert: converter(FromEndpointSlice),
 	}, {
 		kind: KindNode, group: v1.SchemeGroupVersion, plural: "nodes",
 		fields:  fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName),
-		newList: func() runtime.Object { return &v1.NodeList{} },
+		newList: func() runtime.Object { return &v1.NodeList{} }, newObject: func() message { return &v1.Node{} },
 		convert: converter(FromNode),
 	}, {
 		kind: KindServiceCIDR, group: networking.SchemeGroupVersion, plural: "servicecidrs", optional: true,
-		newList: func() runtime.Object { return &networking.ServiceCIDRList{} },
+		newList: func() runtime.Object { return &networking.ServiceCIDRList{} }, newObject: func() message { return &networking.ServiceCIDR{} },
 		convert: converter(FromServiceCIDR),
 	}}
 }
@@ -147,7 +150,7 @@ func (a *API) Run(ctx context.Context, sink Sink) {
 
 // follow lists and watches one resource until ctx ends.
 func (a *API) follow(ctx context.Context, r *resource, f *feed) {
-	lw := &listWatch{client: a.clients[r.group], codec: a.codec, resource: r}
+	lw := &listWatch{client: a.clients[r.group], codec: a.codec, protobuf: a.protobuf, resource: r}
 	pause := retryPause()
 	reflector := cache.NewReflectorWithOptions(lw.listerWatcher(), &item{}, &reflectorStore{f},
 		cache.ReflectorOptions{Name: r.plural, TypeDescription: r.plural, Backoff: &pause, Clock: stoppableClock{ctx: ctx}})

@@ -5,9 +5,11 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -55,6 +57,7 @@ func (l *itemList) DeepCopyObject() runtime.Object { return l }
 type listWatch struct {
 	client   rest.Interface
 	codec    runtime.ParameterCodec
+	protobuf bool
 	resource *resource
 }
 
@@ -73,6 +76,31 @@ func (lw *listWatch) request(opts *metav1.ListOptions) *rest.Request {
 
 // list returns an *itemList.
 func (lw *listWatch) list(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	if lw.protobuf {
+		list, err := lw.stream(ctx, opts)
+		if !errors.Is(err, errNoProtobuf) && !apierrors.IsNotAcceptable(err) {
+			return list, err
+		}
+	}
+	return lw.whole(ctx, opts)
+}
+
+// stream reads a list object by object.
+func (lw *listWatch) stream(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	body, err := lw.request(&opts).SetHeader("Accept", runtime.ContentTypeProtobuf).Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	list, err := readList(body, lw.resource)
+	if err != nil {
+		return nil, err // not a nil *itemList
+	}
+	return list, nil
+}
+
+// whole reads a list at once.
+func (lw *listWatch) whole(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 	list := lw.resource.newList()
 	if err := lw.request(&opts).Do(ctx).Into(list); err != nil {
 		return nil, err
