@@ -89,8 +89,10 @@ type Proxier struct {
 	noLocal     map[nft.Family]*noLocal
 	// healthsAt are the addresses that the health check servers listen on.
 	healthsAt []netip.Addr
-	retry     backoff
-	repair    time.Time // when drift was last looked for
+	// unbound is how many of them could not listen; the next sync tries again.
+	unbound int
+	retry   backoff
+	repair  time.Time // when drift was last looked for
 	// compared is when the tables were last read.
 	compared time.Time
 	// released is when memory was last given back.
