@@ -188,11 +188,17 @@ func sources(c []Candidate) string {
 			masqueraded++
 		}
 	}
+	who := "it sees"
+	if len(c) > 1 {
+		who = "they see"
+	}
 	switch masqueraded {
 	case 0:
-		return "it sees the client's own address"
+		return who + " the client's own address"
 	case len(c):
-		return "it sees an address of this node, because " + c[0].Why
+		return who + " an address of this node, because " + c[0].Why
+	case 1:
+		return "1 of them sees an address of this node, the others the client's own"
 	}
 	return fmt.Sprintf("%d of them see an address of this node, the others the client's own", masqueraded)
 }

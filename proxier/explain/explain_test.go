@@ -159,7 +159,7 @@ func scenarios() []scenario {
 		{nft.TCP, "10.96.0.6:80", "10.244.0.78", "veth0", Delivered, "none", three, "default/sticky:http", "so the client is forgotten"},
 		// endpoints that are the node itself
 		{nft.SCTP, "10.96.0.7:80", pod, "veth0", Delivered, "none", "172.18.0.2:8080 172.18.0.3:8080", "default/host:http", ""},
-		{nft.SCTP, nodeIP + ":30007", client, "eth0", Delivered, "172.18.0.3:8080", "172.18.0.2:8080 172.18.0.3:8080", "default/host:http", "1 of them see an address of this node"},
+		{nft.SCTP, nodeIP + ":30007", client, "eth0", Delivered, "172.18.0.3:8080", "172.18.0.2:8080 172.18.0.3:8080", "default/host:http", "1 of them sees an address of this node"},
 		{nft.SCTP, nodeIP + ":30007", nodeIP, "", Delivered, "all", "172.18.0.2:8080 172.18.0.3:8080", "default/host:http", ""},
 		// elsewhere
 		{nft.TCP, "10.244.1.2:8080", pod, "veth0", Untouched, "", "", "", "an endpoint of Service"},
