@@ -36,6 +36,7 @@ func (s *Snapshot) Config() Config {
 		c.MasqueradeAll = c.MasqueradeAll || jumps(r.Exprs, "masquerade-mark") && podMatch(r.Exprs) == PodMatch{}
 		c.NodePortAll = c.NodePortAll || slices.ContainsFunc(r.Exprs, func(e expr.Any) bool { _, ok := e.(*expr.Fib); return ok })
 	}
+	c.Beyond = s.beyond()
 	return c
 }
 
@@ -51,13 +52,16 @@ func podMatch(exprs []expr.Any) (m PodMatch) {
 			continue
 		case *expr.Cmp:
 			if iif {
-				m.Interface, m.Prefix = string(bytes.TrimRight(e.Data, "\x00")), len(e.Data) < unix.IFNAMSIZ
+				m.Interface, m.Prefix = trimName(e.Data), len(e.Data) < unix.IFNAMSIZ
 			}
 		}
 		iif = false
 	}
 	return m
 }
+
+// trimName is the name of an interface without what the kernel compares it with.
+func trimName(b []byte) string { return string(bytes.TrimRight(b, "\x00")) }
 
 func jumps(exprs []expr.Any, chain string) bool {
 	return slices.ContainsFunc(exprs, func(e expr.Any) bool {

@@ -34,6 +34,7 @@ func fixedElements(s *Service) []Element {
 		out = appendPrograms(out, s, f)
 		out = appendUnserved(out, s, f)
 		out = appendSources(out, s, f)
+		out = appendSteering(out, s, f)
 	}
 	return appendHairpin(out, s)
 }
@@ -94,6 +95,17 @@ func appendSources(out []Element, s *Service, f *Frontend) []Element {
 	out = append(out, Element{Set: Restricted, Key: key})
 	for _, r := range f.Sources {
 		out = append(out, Element{Set: Allowed, Key: key + addrKey(r.From), End: key + addrKey(r.To)})
+	}
+	return out
+}
+
+// appendSteering adds what concerns processes of the node only.
+func appendSteering(out []Element, s *Service, f *Frontend) []Element {
+	switch key := appendFrontend(nil, s.Proto, f); {
+	case f.Steered:
+		out = append(out, Element{Set: Steered, Key: string(key)})
+	case f.HostEndpoint.IsValid():
+		out = append(out, Element{Set: HostEndpoints, Key: string(key), Data: string(appendEndpoint(nil, f.HostEndpoint))})
 	}
 	return out
 }

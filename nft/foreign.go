@@ -34,7 +34,7 @@ func (k *Kernel) RemoveTables() (Removed, error) { return k.removeTables(TableNa
 // Call it after our own first commit, so that Services are served all the time. It is done in steps, each a
 // transaction: the first takes away all that leads to the chains, so that what follows concerns no packet.
 func (k *Kernel) RemoveKubeProxy() (Removed, error) {
-	out, err := k.removeTables("kube-proxy")
+	out, err := k.removeTables(kubeProxyTable)
 	if err != nil {
 		return out, err
 	}
@@ -136,8 +136,13 @@ func isKubeProxys(name string) bool {
 func (k *Kernel) findLeftovers(f Family) (*leftovers, error) {
 	out := &leftovers{f, map[iptablesChain]bool{}, nil, map[iptablesChain]bool{}}
 	for _, table := range []string{"filter", "nat", "mangle"} {
-		if err := k.findChains(out, table); err != nil {
-			return nil, fmt.Errorf("chains of table %s %s: %w", f, table, err)
+		err := k.eachChain(f, table, func(name string) {
+			if isKubeProxys(name) {
+				out.chains[iptablesChain{table, name}] = true
+			}
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	if len(out.chains) == 0 {
@@ -149,24 +154,6 @@ func (k *Kernel) findLeftovers(f Family) (*leftovers, error) {
 		}
 	}
 	return out, nil
-}
-
-func (k *Kernel) findChains(out *leftovers, table string) error {
-	w := nfgenmsg(out.family)
-	w.name(unix.NFTA_CHAIN_TABLE, table)
-	var in, name string
-	return k.request(unix.NFT_MSG_GETCHAIN, netlink.Dump, w, func(a *netlink.AttributeDecoder) {
-		switch a.Type() {
-		case unix.NFTA_CHAIN_TABLE:
-			in = a.String()
-		case unix.NFTA_CHAIN_NAME:
-			name = a.String()
-		}
-	}, func() {
-		if in == table && isKubeProxys(name) {
-			out.chains[iptablesChain{table, name}] = true
-		}
-	})
 }
 
 func (k *Kernel) findJumps(out *leftovers, table string) error {

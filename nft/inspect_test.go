@@ -14,14 +14,14 @@ import (
 )
 
 func variants() []Config {
-	return []Config{
+	return append(beyondConfigs(), []Config{
 		{MasqueradeBit: 14, Pods: PodMatch{CIDRs: true}},
 		{MasqueradeBit: 31, MasqueradeAll: true, NodePortAll: true},
 		{MasqueradeBit: 3, MasqueradeAll: true, Pods: PodMatch{CIDRs: true}},
 		{Pods: PodMatch{Interface: "cbr0"}},
 		{MasqueradeBit: 1, Pods: PodMatch{Interface: "veth", Prefix: true}, NodePortAll: true},
 		{MasqueradeBit: 5},
-	}
+	}...)
 }
 
 func snapshot(t testing.TB, k *Kernel, f Family) *Snapshot {
@@ -42,6 +42,7 @@ func TestSnapshotTellsConfigAndDifferences(t *testing.T) {
 			t.Errorf("%s: without a table: %q", f, d)
 		}
 		for _, cfg := range variants() {
+			cfg = cfg.in(f)
 			program(t, k, f, cfg, sample(f), sampleNode(f))
 			s := snapshot(t, k, f)
 			if got := s.Config(); got != cfg {
@@ -121,6 +122,8 @@ func encode(s *Service, e Element, d Decoded) Element {
 	case EndpointIDs, NodePortEndpointIDs:
 		out.Key += string(appendClassID(nil, d.Slot))
 		out.Data = string(appendClassID(nil, d.ID))
+	case HostEndpoints:
+		out.Data = string(appendEndpoint(nil, d.Endpoint))
 	case ClusterIPs:
 		out.Key = addrKey(d.Addr)
 	case Hairpin:

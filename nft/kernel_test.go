@@ -49,6 +49,10 @@ func sample(f Family) []*Service {
 		{Name: "default/none:http", Proto: UDP, Frontends: all(30004, 4, false)},
 		{Name: "default/sticky:http", Proto: TCP, Frontends: all(30005, 5, true), Cluster: three, Local: three[:1], Served: true,
 			Affinity: 3 * time.Hour, AffinityIDs: [2]uint32{1, 2}},
+		{Name: "default/steered:http", Proto: TCP, Frontends: []Frontend{{Kind: ClusterIP, Addr: vip(6), Port: 80, Local: true, Steered: true}},
+			Local: three[:1], Hairpin: three[:1], Served: true},
+		{Name: "default/host:http", Proto: UDP, Frontends: []Frontend{{Kind: ClusterIP, Addr: vip(7), Port: 80, Local: true, HostEndpoint: three[1]}},
+			Local: three[:2], Hairpin: three[:2], Served: true},
 	}
 }
 
@@ -117,9 +121,10 @@ func TestNFTPrintsAndLoads(t *testing.T) {
 		{Pods: PodMatch{Interface: "cbr0"}},
 		{Pods: PodMatch{Interface: "veth", Prefix: true}, NodePortAll: true},
 	}
+	cfgs = append(cfgs, beyondConfigs()...)
 	for _, cfg := range cfgs {
 		for _, f := range Families() {
-			program(t, k, f, cfg, sample(f), sampleNode(f))
+			program(t, k, f, cfg.in(f), sample(f), sampleNode(f))
 		}
 		text := n.nft(t, "", "list", "ruleset")
 		n.nft(t, "", "flush", "ruleset")
@@ -135,7 +140,10 @@ func TestNFTPrintsAndLoads(t *testing.T) {
 			if !c.Programs[NewProgram(KindCluster, 3)] || !c.Balancers[NewProgram(KindAffinity, 1)] {
 				t.Errorf("config %+v: nft loaded other programs than it printed: %v", cfg, c.Programs)
 			}
-			program(t, k, f, cfg, sample(f), sampleNode(f)) // what nft wrote is replaced by what we write
+			if got := snapshot(t, k, f).Config(); got != cfg.in(f) {
+				t.Errorf("config %+v: read as %+v from what nft wrote", cfg.in(f), got)
+			}
+			program(t, k, f, cfg.in(f), sample(f), sampleNode(f)) // what nft wrote is replaced by what we write
 			if d := DiffElements(read(t, k, f).Elements, wantedElements(sample(f), sampleNode(f))); d.Len() != 0 {
 				t.Errorf("config %+v: after reload %+v", cfg, d)
 			}

@@ -59,6 +59,12 @@ func randomService(r *rand.Rand, f Family, i int) *Service {
 	}
 	vip := endpointAt(f, 1000+i).Addr()
 	s.Frontends = []Frontend{{Kind: ClusterIP, Addr: vip, Port: 80, Local: r.IntN(2) == 0}}
+	switch r.IntN(4) {
+	case 0:
+		s.Frontends[0].Steered = true
+	case 1:
+		s.Frontends[0].HostEndpoint = endpointAt(f, 4000+r.IntN(3))
+	}
 	if r.IntN(2) == 0 {
 		fe := Frontend{Kind: External, Addr: endpointAt(f, 2000+i).Addr(), Port: 80, Local: r.IntN(2) == 0, Restricted: r.IntN(2) == 0}
 		if fe.Restricted && r.IntN(4) > 0 {

@@ -54,6 +54,10 @@ type Frontend struct {
 	// Restricted admits only Sources, which then must be disjoint.
 	Restricted bool
 	Sources    []Range
+	// Steered leaves what processes of the node send to a ClusterIP to another balancer; HostEndpoint, if it is valid, is
+	// where they are led instead of an endpoint of the view. Both take effect with Beyond.Steering, and not both at once.
+	Steered      bool
+	HostEndpoint netip.AddrPort
 }
 
 // Range is an inclusive range of addresses of one family.

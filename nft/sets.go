@@ -43,6 +43,10 @@ const (
 	// Pods and ServiceCIDRs are ranges of addresses.
 	Pods
 	ServiceCIDRs
+	// Steered are ClusterIPs that the balancer behind the pod gateway serves to processes of the node, HostEndpoints maps
+	// those that an endpoint of the node itself serves to them. Both are empty without Beyond.Steering.
+	Steered
+	HostEndpoints
 	numSets
 )
 
@@ -105,6 +109,8 @@ func setSpecs() [numSets]setSpec {
 		NodePortAddresses:       {name: "nodeport-addresses", key: addr},
 		Pods:                    {name: "pods", key: addr, interval: true, comment: "where pods of this node send from"},
 		ServiceCIDRs:            {name: "service-cidrs", key: addr, interval: true},
+		Steered:                 {name: "steered", key: vip, comment: "left to the balancer behind the pod gateway"},
+		HostEndpoints:           {name: "host-endpoints", key: vip, data: endpoint, comment: "VIP to endpoint on the node itself"},
 	}
 }
 

@@ -22,6 +22,8 @@ type Config struct {
 	Pods PodMatch
 	// NodePortAll takes NodePorts at every address of the node but loopback; otherwise at NodePortAddresses.
 	NodePortAll bool
+	// Beyond is about a balancer behind a device.
+	Beyond Beyond
 }
 
 // PodMatch tells packets of this node's pods. With the zero value no packet is one.
@@ -85,6 +87,9 @@ func Skeleton(f Family, c Config) []Chain {
 		Chain{Name: "unused", Rules: l.unused()},
 		Chain{Name: "unserved-nodeports", Rules: l.unservedNodePorts(c)},
 	)
+	if c.Beyond.Steering {
+		chains = append(chains, l.steer(c.Beyond))
+	}
 	return append(chains, l.baseChains(c)...)
 }
 
@@ -104,12 +109,13 @@ func (l lang) baseChains(c Config) []Chain {
 		{"filter-prerouting", &Hook{"filter", unix.NF_INET_PRE_ROUTING, dstnat - 10}, callNew("source-ranges")},
 		{"filter-output-early", &Hook{"filter", unix.NF_INET_LOCAL_OUT, dstnat - 10}, callNew("source-ranges")},
 		{"nat-prerouting", &Hook{"nat", unix.NF_INET_PRE_ROUTING, dstnat}, call("services")},
-		{"nat-output", &Hook{"nat", unix.NF_INET_LOCAL_OUT, dstnat}, call("services")},
+		{"nat-output", &Hook{"nat", unix.NF_INET_LOCAL_OUT, dstnat}, append(l.natOutput(c.Beyond), call("services")...)},
 		// Packets are refused only here because reject is not legal in prerouting before Linux 5.9, and because
 		// what was translated then has another destination.
 		{"filter-input", &Hook{"filter", unix.NF_INET_LOCAL_IN, filter}, callNew("unserved", "unserved-nodeports")},
-		{"filter-forward", &Hook{"filter", unix.NF_INET_FORWARD, filter}, callNew("unserved", "unused")},
-		{"filter-output", &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter}, callNew("unserved", "unserved-nodeports", "unused")},
+		{"filter-forward", &Hook{"filter", unix.NF_INET_FORWARD, filter}, append(handedOver(c.Beyond), callNew("unserved", "unused")...)},
+		{"filter-output", &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter},
+			append(l.filterOutput(c.Beyond), callNew("unserved", "unserved-nodeports", "unused")...)},
 		// The source may only be chosen when the route is known.
 		{"nat-postrouting", &Hook{"nat", unix.NF_INET_POST_ROUTING, srcnat}, l.postrouting(c)},
 	}
@@ -241,13 +247,12 @@ const (
 
 // postrouting masquerades what was marked and what a pod sends to itself through a Service.
 func (l lang) postrouting(c Config) []Rule {
-	masquerade := &expr.Masq{FullyRandom: true}
 	endpoint := append([]load{l.saddr()}, l.vip()...)
-	return []Rule{
+	return append([]Rule{
 		{"our scratch register", all(dnated(), one(immediate(0), setPriority()))},
 		{"", all(key([]load{meta(expr.MetaKeyMARK)}), one(mask(c.mark(), 0), equal(native(c.mark()))),
 			key([]load{meta(expr.MetaKeyMARK)}), one(mask(^uint32(0), c.mark()),
-				&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}, masquerade))},
-		{"hairpin", all(dnated(), in(Hairpin.String(), endpoint...), one(masquerade))},
-	}
+				&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}, masquerade()))},
+		{"hairpin", all(dnated(), in(Hairpin.String(), endpoint...), one(masquerade()))},
+	}, l.sources(c.Beyond)...)
 }

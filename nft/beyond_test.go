@@ -1,0 +1,29 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import "net/netip"
+
+// beyondConfigs are configurations with a balancer behind a device. The subnets of the first are IPv4, see in.
+func beyondConfigs() []Config {
+	pods := PodMatch{CIDRs: true}
+	subnet := netip.MustParsePrefix
+	return []Config{
+		{MasqueradeBit: 14, Pods: pods, Beyond: Beyond{Steering: true, Mark: 0x1745ec, Mask: ^uint32(0)}},
+		{MasqueradeBit: 14, Pods: pods, Beyond: Beyond{Steering: true, Mark: 0x120000, Mask: 0xff0000}},
+		{MasqueradeBit: 14, Pods: pods, Beyond: Beyond{HandOff: true}},
+		{MasqueradeBit: 14, Pods: pods, Beyond: Beyond{Subnet: subnet("169.254.169.0/29"), Device: "mp0"}},
+		{MasqueradeBit: 14, Pods: pods, Beyond: Beyond{
+			Steering: true, Mark: 0x1745ec, Mask: ^uint32(0), HandOff: true, Subnet: subnet("169.254.168.0/24"), Device: "ovn-k8s-mp0.123",
+		}},
+	}
+}
+
+// in is the configuration for a family: one with IPv4 subnets gets IPv6 ones of as many host bits.
+func (c Config) in(f Family) Config {
+	if p := c.Beyond.Subnet; p.IsValid() && f == IPv6 {
+		c.Beyond.Subnet = netip.PrefixFrom(netip.MustParseAddr("fd69::"), 128-32+p.Bits())
+	}
+	return c
+}
