@@ -10,13 +10,21 @@ MODULE  := github.com/nftproxy/nftproxy
 INFO    := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(INFO).gitVersion=$(VERSION) -X $(INFO).gitCommit=$(COMMIT) -X $(INFO).gitTreeState=archive
 
-.PHONY: all build deps test demo oracle lint fmt peers clean
+.PHONY: all build image deps test demo oracle lint fmt peers clean
 
 all: build
 
 # A static binary: no C library, no paths of the build machine in it.
 build:
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/nftproxy ./cmd/nftproxy
+
+# An OCI image for both architectures, without a container engine: bin/image/nftproxy-$(VERSION).oci.tar.
+image:
+	@set -e; for arch in amd64 arm64; do \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o bin/linux-$$arch/nftproxy ./cmd/nftproxy; \
+	done
+	go run -C e2e/image . -version $(VERSION) -license $(CURDIR)/LICENSE -out $(CURDIR)/bin/image \
+		amd64=$(CURDIR)/bin/linux-amd64/nftproxy arm64=$(CURDIR)/bin/linux-arm64/nftproxy
 
 # What the tests and the demo need beside Go; on a Debian-like machine it is installed when it is missing.
 deps:

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"syscall"
 
 	"k8s.io/klog/v2"
 
@@ -33,7 +34,7 @@ func prepareNode(ctx context.Context, cfg *config.Config) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("conntrack parameters: %w (is the module nf_conntrack loaded?)", err)
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS): // containers see /proc/sys read-only
 		return fmt.Errorf("conntrack parameters: %w (run --init-only with full privileges first, or set conntrack.maxPerCore to 0)", err)
 	case err != nil:
 		return fmt.Errorf("conntrack parameters: %w", err)
