@@ -129,7 +129,7 @@ func (n *narrator) hintNodePort(node Node, add func(string, ...any)) {
 		at := n.nodePortAddresses()
 		switch {
 		case to.Addr().IsLoopback():
-			add("%d is a NodePort of Service %s, but NodePorts are not taken at loopback addresses; use %s", to.Port(), e.port.Name, at)
+			add("%d is a NodePort of Service %s, but NodePorts are not taken at loopback addresses by the tables: use %s, or list localhost in nodePortAddresses", to.Port(), e.port.Name, at)
 		case node.isLocal(to.Addr()):
 			add("%d is a NodePort of Service %s, taken at %s only (nodePortAddresses)", to.Port(), e.port.Name, at)
 		default:
