@@ -40,7 +40,7 @@ func (k *Kernel) eachChain(f Family, table string, visit func(name string)) erro
 			name = a.String()
 		}
 	}, func() {
-		if in == table { // kernels before 6.6 dump the chains of all tables
+		if in == table { // a dump need not be limited to the table asked for
 			visit(name)
 		}
 	})

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/routing"
@@ -20,6 +20,9 @@ const aboutCleanup = `cleanup removes everything that nftproxy made on this node
 nftables tables, addresses, routes, rules and neighbours. Services are not served
 any more, so start another proxy first or at once after it. It needs CAP_NET_ADMIN.
 
+With --wait-for-kube-proxy it first waits until kube-proxy has written its rules, so
+that there is no gap; if it does not in time nothing is removed.
+
 With --kube-proxy it also removes what kube-proxy left in nftables: its own
 tables, and its chains in the tables of iptables-nft. Chains of the kubelet stay.
 Do not use it while kube-proxy runs.`
@@ -28,14 +31,20 @@ Do not use it while kube-proxy runs.`
 // command is the same with --kube-proxy, as it is for kube-proxy.
 func newCleanupCommand(out io.Writer) *cobra.Command {
 	var kubeProxy bool
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "cleanup", Short: "Remove everything that nftproxy made on this node", Long: aboutCleanup, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cmd.SilenceUsage = true
+			if err := waitForKubeProxy(cmd.Context(), wait); err != nil {
+				return permission(err)
+			}
 			return removeAll(cmd.Context(), out, kubeProxy)
 		},
 	}
 	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", false, "Also remove what kube-proxy left in nftables.")
+	cmd.Flags().DurationVar(&wait, "wait-for-kube-proxy", 0, "How long to wait until kube-proxy serves what is removed; 0 does not wait.")
+	cmd.MarkFlagsMutuallyExclusive("kube-proxy", "wait-for-kube-proxy")
 	return cmd
 }
 
@@ -113,23 +122,4 @@ func (r *report) done() error {
 		r.line("nothing to remove")
 	}
 	return r.err
-}
-
-// takeOver removes what kube-proxy left, once our own tables serve: so there is
-// no gap, and no packet meets two proxies for long. A failure is logged only: it
-// must not stop us from serving what kube-proxy did not know.
-func takeOver(log klog.Logger) {
-	kernel, err := nft.Open(0)
-	if err != nil {
-		log.Error(err, "Leftovers of kube-proxy could not be looked for")
-		return
-	}
-	defer func() { _ = kernel.Close() }()
-	gone, err := kernel.RemoveKubeProxy()
-	if len(gone.Tables)+gone.Chains+gone.Rules > 0 {
-		log.Info("Removed leftovers of kube-proxy", "tables", gone.Tables, "chains", gone.Chains, "rules", gone.Rules, "kept", gone.Kept)
-	}
-	if err != nil {
-		log.Error(err, "Leftovers of kube-proxy could not be removed; run `nftproxy cleanup --kube-proxy` when nftproxy is stopped")
-	}
 }

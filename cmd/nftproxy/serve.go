@@ -128,7 +128,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	}
 	options := proxier.Options{
 		Config: cfg, Families: tables, Metrics: p.metrics, Health: p.health, Listeners: p.listeners,
-		FirstSync: func() { go takeOver(klog.FromContext(ctx)) },
+		FirstSync: func() { go takeOver(ctx) },
 	}
 	if p.events != nil {
 		options.Recorder = p.events
