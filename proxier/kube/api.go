@@ -129,7 +129,7 @@ func converter[T any, P interface {
 	return func(o runtime.Object) (Object, []error) {
 		typed, ok := o.(O)
 		if !ok {
-			return nil, []error{fmt.Errorf("object of type %T: %w", o, ErrUnknown)}
+			return nil, []error{fmt.Errorf("object of type %T: %w", o, errUnknown)}
 		}
 		p, errs := from(typed)
 		if p == nil {

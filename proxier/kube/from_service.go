@@ -77,7 +77,7 @@ func (c *serviceConv) clusterIPs(spec *v1.ServiceSpec) {
 		}
 		ip := &c.s.ClusterIPs[familyIndex(a.Is6())]
 		if ip.IsValid() {
-			c.add(ErrDuplicate, text, path, args...)
+			c.add(errDuplicate, text, path, args...)
 			continue
 		}
 		*ip = a
@@ -113,11 +113,11 @@ func (c *serviceConv) port(i int, o *v1.ServicePort, seen map[ServicePort]bool) 
 	p = ServicePort{Name: Intern(o.Name), Proto: proto, Port: port}
 	byName, byPort := ServicePort{Name: p.Name}, ServicePort{Proto: proto, Port: port}
 	if seen[byName] {
-		c.add(ErrDuplicate, o.Name, "spec.ports[%d].name", i)
+		c.add(errDuplicate, o.Name, "spec.ports[%d].name", i)
 		return p, false
 	}
 	if seen[byPort] {
-		c.add(ErrDuplicate, o.Port, "spec.ports[%d].port", i)
+		c.add(errDuplicate, o.Port, "spec.ports[%d].port", i)
 		return p, false
 	}
 	seen[byName], seen[byPort] = true, true
@@ -127,7 +127,7 @@ func (c *serviceConv) port(i int, o *v1.ServicePort, seen map[ServicePort]bool) 
 	nodePort, err := parsePort(o.NodePort)
 	byNodePort := ServicePort{Proto: proto, NodePort: nodePort}
 	if err == nil && seen[byNodePort] {
-		err = ErrDuplicate
+		err = errDuplicate
 	}
 	if err != nil {
 		c.add(err, o.NodePort, "spec.ports[%d].nodePort", i)
@@ -142,7 +142,7 @@ func (c *serviceConv) externalIPs(list []string) {
 	for i, text := range list {
 		a, err := parseRoutable(text)
 		if err == nil && !c.s.ClusterIP(a.Is6()).IsValid() {
-			err = ErrFamily
+			err = errFamily
 		}
 		if err != nil {
 			c.add(err, text, "spec.externalIPs[%d]", i)
@@ -161,7 +161,7 @@ func (c *serviceConv) loadBalancer(o *v1.Service) {
 		}
 		a, err := parseVIP(in.IP)
 		if err == nil && !c.s.ClusterIP(a.Is6()).IsValid() {
-			err = ErrFamily
+			err = errFamily
 		}
 		if err != nil {
 			c.add(err, in.IP, "status.loadBalancer.ingress[%d].ip", i)
@@ -196,7 +196,7 @@ func (c *serviceConv) policies(spec *v1.ServiceSpec) {
 		c.s.Type = LoadBalancer
 		c.s.NoLoadBalancerNodePorts = spec.AllocateLoadBalancerNodePorts != nil && !*spec.AllocateLoadBalancerNodePorts
 	default:
-		c.add(ErrUnknown, spec.Type, "spec.type")
+		c.add(errUnknown, spec.Type, "spec.type")
 	}
 	outside := c.s.Type != ClusterIP || len(spec.ExternalIPs) > 0
 	c.s.ExternalLocal = outside && spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal
@@ -216,7 +216,7 @@ func (c *serviceConv) affinity(spec *v1.ServiceSpec) {
 		return
 	case v1.ServiceAffinityClientIP:
 	default:
-		c.add(ErrUnknown, spec.SessionAffinity, "spec.sessionAffinity")
+		c.add(errUnknown, spec.SessionAffinity, "spec.sessionAffinity")
 		return
 	}
 	seconds := int32(defaultAffinity)
@@ -224,7 +224,7 @@ func (c *serviceConv) affinity(spec *v1.ServiceSpec) {
 		seconds = *cfg.ClientIP.TimeoutSeconds
 	}
 	if seconds < 1 || seconds > maxAffinity {
-		c.add(ErrRange, seconds, "spec.sessionAffinityConfig.clientIP.timeoutSeconds")
+		c.add(errRange, seconds, "spec.sessionAffinityConfig.clientIP.timeoutSeconds")
 		seconds = defaultAffinity
 	}
 	c.s.Affinity = time.Duration(seconds) * time.Second

@@ -30,7 +30,7 @@ func FromEndpointSlice(o *discovery.EndpointSlice) (*EndpointSlice, []error) {
 		},
 	}
 	if !c.s.IPv6 && o.AddressType != discovery.AddressTypeIPv4 {
-		c.add(ErrUnknown, o.AddressType, "addressType")
+		c.add(errUnknown, o.AddressType, "addressType")
 		return nil, c.errs
 	}
 	if at, ok := o.Annotations[v1.EndpointsLastChangeTriggerTime]; ok {
@@ -99,12 +99,12 @@ func (c *sliceConv) endpoints(list []discovery.Endpoint) {
 // address returns the first address of an endpoint; the API says that all of them reach the same pod.
 func (c *sliceConv) address(i int, list []string) (netip.Addr, bool) {
 	if len(list) == 0 {
-		c.add(ErrMissing, nil, "endpoints[%d].addresses", i)
+		c.add(errMissing, nil, "endpoints[%d].addresses", i)
 		return netip.Addr{}, false
 	}
 	a, err := parseRoutable(list[0])
 	if err == nil && a.Is6() != c.s.IPv6 {
-		err = ErrFamily
+		err = errFamily
 	}
 	if err != nil {
 		c.add(err, list[0], "endpoints[%d].addresses[0]", i)

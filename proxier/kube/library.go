@@ -304,7 +304,7 @@ func (l *library) problems(ref Ref) error {
 			}
 		}
 		if counts != nil {
-			err := fmt.Errorf("also given in %s: %w", counts.place(nil), ErrDuplicate)
+			err := fmt.Errorf("also given in %s: %w", counts.place(nil), errDuplicate)
 			all = append(all, c.place(&FieldError{ref, "metadata.name", err}))
 		} else if c.known {
 			counts = c

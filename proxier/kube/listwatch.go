@@ -200,7 +200,7 @@ type reflectorStore struct{ feed *feed }
 func (s *reflectorStore) take(o any) error {
 	i, ok := o.(*item)
 	if !ok {
-		return fmt.Errorf("reflector stores %T: %w", o, ErrUnknown)
+		return fmt.Errorf("reflector stores %T: %w", o, errUnknown)
 	}
 	s.feed.set(i.name, i.object, i.problems)
 	return nil
@@ -216,7 +216,7 @@ func (s *reflectorStore) Update(o any) error { return s.take(o) }
 func (s *reflectorStore) Delete(o any) error {
 	i, ok := o.(*item)
 	if !ok {
-		return fmt.Errorf("reflector deletes %T: %w", o, ErrUnknown)
+		return fmt.Errorf("reflector deletes %T: %w", o, errUnknown)
 	}
 	s.feed.remove(i.name)
 	return nil

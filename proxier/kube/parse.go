@@ -16,19 +16,19 @@ import (
 
 // Reasons why a field cannot be used; they arrive wrapped in a [FieldError].
 var (
-	ErrAddress   = errors.New("not an IP address")
-	ErrPrefix    = errors.New("not a CIDR")
-	ErrZone      = errors.New("an address with a zone")
-	ErrMapped    = errors.New("an IPv4-mapped prefix wider than /96")
-	ErrSpecial   = errors.New("a loopback, multicast, broadcast or unspecified address")
-	ErrLinkLocal = errors.New("a link-local address")
-	ErrFamily    = errors.New("of a family that the object does not have")
-	ErrPort      = errors.New("not a port number")
-	ErrProto     = errors.New("not TCP, UDP or SCTP")
-	ErrDuplicate = errors.New("given twice, the first one counts")
-	ErrMissing   = errors.New("must be given")
-	ErrUnknown   = errors.New("not a known value")
-	ErrRange     = errors.New("out of range")
+	errAddress   = errors.New("not an IP address")
+	errPrefix    = errors.New("not a CIDR")
+	errZone      = errors.New("an address with a zone")
+	errMapped    = errors.New("an IPv4-mapped prefix wider than /96")
+	errSpecial   = errors.New("a loopback, multicast, broadcast or unspecified address")
+	errLinkLocal = errors.New("a link-local address")
+	errFamily    = errors.New("of a family that the object does not have")
+	errPort      = errors.New("not a port number")
+	errProto     = errors.New("not TCP, UDP or SCTP")
+	errDuplicate = errors.New("given twice, the first one counts")
+	errMissing   = errors.New("must be given")
+	errUnknown   = errors.New("not a known value")
+	errRange     = errors.New("out of range")
 )
 
 // problems gathers what is wrong with one object.
@@ -55,12 +55,12 @@ func parseAddr(s string) (netip.Addr, error) {
 	if err != nil {
 		ip, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(s))
 		if !ok {
-			return netip.Addr{}, ErrAddress
+			return netip.Addr{}, errAddress
 		}
 		a = ip
 	}
 	if a.Zone() != "" {
-		return netip.Addr{}, ErrZone
+		return netip.Addr{}, errZone
 	}
 	return a.Unmap(), nil
 }
@@ -72,7 +72,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	if err != nil {
 		_, ipnet, err := netutils.ParseCIDRSloppy(s)
 		if err != nil {
-			return netip.Prefix{}, ErrPrefix
+			return netip.Prefix{}, errPrefix
 		}
 		a, _ := netip.AddrFromSlice(ipnet.IP)
 		bits, _ := ipnet.Mask.Size()
@@ -80,7 +80,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	}
 	if p.Addr().Is4In6() {
 		if p.Bits() < 96 {
-			return netip.Prefix{}, ErrMapped
+			return netip.Prefix{}, errMapped
 		}
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}
@@ -92,7 +92,7 @@ func parseVIP(s string) (netip.Addr, error) {
 	broadcast := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	a, err := parseAddr(s)
 	if err == nil && (a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a == broadcast) {
-		return netip.Addr{}, ErrSpecial
+		return netip.Addr{}, errSpecial
 	}
 	return a, err
 }
@@ -102,14 +102,14 @@ func parseVIP(s string) (netip.Addr, error) {
 func parseRoutable(s string) (netip.Addr, error) {
 	a, err := parseVIP(s)
 	if err == nil && a.IsLinkLocalUnicast() {
-		return netip.Addr{}, ErrLinkLocal
+		return netip.Addr{}, errLinkLocal
 	}
 	return a, err
 }
 
 func parsePort(n int32) (uint16, error) {
 	if n < 1 || n > math.MaxUint16 {
-		return 0, ErrPort
+		return 0, errPort
 	}
 	return uint16(n), nil
 }
@@ -124,5 +124,5 @@ func parseProto(s v1.Protocol) (Proto, error) {
 	case v1.ProtocolSCTP:
 		return SCTP, nil
 	}
-	return 0, ErrProto
+	return 0, errProto
 }
