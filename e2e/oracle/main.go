@@ -55,6 +55,9 @@ func oracle(fast bool, only string) error {
 	if n := report(os.Stdout, cells); n > 0 {
 		return fmt.Errorf("%d of %d cells differ without a reason, or from what is expected", n, len(cells))
 	}
+	if old := unused(cells); !fast && only == "" && len(old) > 0 {
+		return fmt.Errorf("%d reasons explain nothing any more: %q", len(old), old)
+	}
 	return nil
 }
 

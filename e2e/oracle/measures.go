@@ -6,7 +6,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"hash/fnv"
 	"net"
 	"net/netip"
 	"regexp"
@@ -18,8 +17,8 @@ import (
 )
 
 // rounds is how often each client comes back to be seen to stick: of 3 endpoints it meets the same one by chance in 1 of
-// 3^7 cases, and there are ten clients.
-const rounds = 8
+// 3^11 cases.
+const rounds = 12
 
 // sticks sends connections of ten clients, in turn through the kinds of addresses, and tells whether each of them met one
 // endpoint only. The first time it also remembers whom.
@@ -27,7 +26,7 @@ func sticks(at ...string) measure {
 	return func(s *side, c *cell, effort int) outcome {
 		met := s.remember(c.flowKey(), func() any { return map[netip.Addr]string{} }).(map[netip.Addr]string)
 		o := outcome{"sticks", "sticks"}
-		for _, source := range sourceAddrs(c.family) {
+		for _, source := range c.sources() {
 			seen := map[string]bool{}
 			for range rounds {
 				for _, kind := range at {
@@ -47,9 +46,17 @@ func sticks(at ...string) measure {
 	}
 }
 
-// from sends one connection of client-1 with one of its addresses.
+// sources are the addresses that the sender counts as clients with: ten of client-1, the own one of others.
+func (c *cell) sources() []netip.Addr {
+	if c.from == outside {
+		return sourceAddrs(c.family)
+	}
+	return []netip.Addr{{}}
+}
+
+// from sends one connection with one of the sender's addresses.
 func (s *side) from(c *cell, source netip.Addr, kind string, effort int) lab.Result {
-	return lab.Probe{From: s.host(outside), Proto: c.proto, To: address(c.svc, kind, c.proto, c.family),
+	return lab.Probe{From: s.host(c.from), Proto: c.proto, To: address(c.svc, kind, c.proto, c.family),
 		Source: netip.AddrPortFrom(source, 0), Timeout: efforts[effort].timeout}.Send()
 }
 
@@ -104,6 +111,17 @@ func (c *cell) flowKey() string {
 // patience is for a flow to be led elsewhere after its step: kube-proxy deletes conntrack entries after it wrote its rules.
 const patience = 2 * time.Second
 
+// eventually is reach, with patience for what a proxy learns in another order than it was written: Nodes and addresses.
+func eventually(s *side, c *cell, effort int) outcome {
+	deadline := time.Now().Add(patience)
+	for {
+		if o := reach(s, c, effort); o.names == c.want || time.Now().After(deadline) {
+			return o
+		}
+		time.Sleep(50 * time.Millisecond) // polled: a proxy has no way to tell
+	}
+}
+
 // flow is one flow through all steps: the same source address and port over UDP, a connection that is kept over TCP.
 func flow(s *side, c *cell, effort int) outcome {
 	deadline := time.Now().Add(patience)
@@ -112,21 +130,13 @@ func flow(s *side, c *cell, effort int) outcome {
 		if c.proto == lab.TCP {
 			seen.add(s, s.ping(c))
 		} else {
-			seen.add(s, lab.Probe{From: s.host(c.from), Proto: c.proto, To: c.target(), Source: c.source(s), Timeout: efforts[effort].timeout}.Send())
+			seen.add(s, lab.Probe{From: s.host(c.from), Proto: c.proto, To: c.target(), Source: s.source(c), Timeout: efforts[effort].timeout}.Send())
 		}
 		if o := seen.outcome(); o.names == c.want || c.want == "" || time.Now().After(deadline) {
 			return o
 		}
 		time.Sleep(50 * time.Millisecond) // the interval of a client that keeps asking
 	}
-}
-
-// source is an address and port of the sender for the flow alone.
-func (c *cell) source(s *side) netip.AddrPort {
-	h := fnv.New32a()
-	h.Write([]byte(c.flowKey()))
-	// Below the ephemeral ports, which begin at 32768, and above those that anything listens on.
-	return s.host(c.from).At(c.family, uint16(12000+h.Sum32()%15000))
 }
 
 // ping uses the kept connection, and opens it first.
@@ -204,4 +214,11 @@ func large(s *side, c *cell, effort int) outcome {
 		got = append(got, buf[:n]...)
 	}
 	return outcome{"200", fmt.Sprintf("%d bytes came back", size)}
+}
+
+// unasked sends SCTP to a port that the Service has for TCP and UDP only.
+func unasked(s *side, c *cell, effort int) outcome {
+	seen := sightings{}
+	seen.add(s, lab.Probe{From: s.host(c.from), Proto: c.proto, To: address(c.svc, c.at, lab.TCP, c.family), Timeout: efforts[effort].timeout}.Send())
+	return seen.outcome()
 }

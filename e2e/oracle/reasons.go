@@ -11,28 +11,54 @@ import (
 type reason struct {
 	text string // its first word is what the table shows
 	is   func(c *cell) bool
+	// chance tells that kube-proxy does either, so that a run may not need the reason.
+	chance bool
 }
 
 // known are the differences that are meant, or cannot be helped.
 var known = []reason{
 	{
-		"service-cidr: kube-proxy learns of ServiceCIDRs after it wrote its first rules and applies them with its next full sync, up " +
+		text: "service-cidr: kube-proxy learns of ServiceCIDRs after it wrote its first rules and applies them with its next full sync, up " +
 			"to an hour later (its nodes differ in this by chance); nftproxy drops what is sent to ClusterIPs that no Service has from the start",
-		func(c *cell) bool {
+		is: func(c *cell) bool {
 			return (c.at == clusterIP || c.at == unallocated) && c.ours.names == "dropped" && c.theirs.names == "unreachable"
 		},
+		chance: true,
 	},
 	{
-		"last-endpoint: when a Service loses its last endpoint, kube-proxy leaves its UDP flows in conntrack, and the endpoint that is " +
+		text: "last-endpoint: when a Service loses its last endpoint, kube-proxy leaves its UDP flows in conntrack, and the endpoint that is " +
 			"gone gets their packets for as long as they come; nftproxy ends the flows, and the client is refused",
-		func(c *cell) bool {
+		is: func(c *cell) bool {
 			return c.scenario == "a flow whose endpoint goes" && c.step == "none" && c.ours.names == "refused"
 		},
 	},
 	{
-		"strict-ranges: loadBalancerSourceRanges of one family only leave the other open with kube-proxy; nftproxy closes it " +
+		text: "deleted-service: when a Service is deleted, kube-proxy leaves its UDP flows in conntrack, and its endpoints get their packets for " +
+			"as long as they come; nftproxy ends the flows, and the client finds what a new flow would",
+		is: func(c *cell) bool {
+			return c.scenario == "a flow whose Service goes" && c.step == "deleted" && c.proto == lab.UDP &&
+				(c.ours.names == "dropped" || c.ours.names == "refused" || c.ours.names == "unreachable")
+		},
+	},
+	{
+		text: "late-address: kube-proxy reads the node's addresses with each full sync, up to an hour apart; nftproxy takes NodePorts on a new " +
+			"address at once",
+		is: func(c *cell) bool {
+			return c.at == latePort && c.ours.names == "pod-1-1" && c.theirs.names == "refused"
+		},
+	},
+	{
+		text: "conflict: of two Services with one external IP and port, kube-proxy serves the one it comes to last, in no order; nftproxy serves " +
+			"the older, and an Event tells the other",
+		is: func(c *cell) bool {
+			return c.setup == "conflicts" && c.at == externalIP && c.ours.names == "pod-1-1" && c.theirs.names == "pod-2-1"
+		},
+		chance: true,
+	},
+	{
+		text: "strict-ranges: loadBalancerSourceRanges of one family only leave the other open with kube-proxy; nftproxy closes it " +
 			"(strictSourceRanges: false does as kube-proxy)",
-		func(c *cell) bool {
+		is: func(c *cell) bool {
 			return c.scenario == "source ranges of IPv4 only" && c.family == lab.IPv6 && c.at == lbIP && c.ours.names == "dropped"
 		},
 	},
@@ -49,4 +75,18 @@ func reasonFor(c *cell) string {
 		}
 	}
 	return ""
+}
+
+// unused are the reasons that no cell needed, though kube-proxy always does as they say. They are out of date.
+func unused(cells []*cell) (out []string) {
+	needed := map[string]bool{}
+	for _, c := range cells {
+		needed[c.reason] = true
+	}
+	for _, r := range known {
+		if !r.chance && !needed[r.text] {
+			out = append(out, r.text)
+		}
+	}
+	return out
 }

@@ -19,6 +19,7 @@ type setup struct {
 	name    string
 	options lab.Options
 	config  map[string]any // laid over lab.BaseConfig
+	own     string         // an NFTProxyConfiguration for nftproxy
 	// fill adds the scenarios.
 	fill func(*plan)
 	slow bool // not part of the fast subset
@@ -102,9 +103,12 @@ func (st *setup) play(ctx context.Context, cp *lab.ControlPlane, chosen []*scena
 			return nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
 		if i == 0 {
-			if err := each(ours, theirs, func(s *side) error { return s.start(cp, st.config) }); err != nil {
+			if err := each(ours, theirs, func(s *side) error { return s.start(cp, st) }); err != nil {
 				return nil, err
 			}
+		}
+		if err := each(ours, theirs, func(s *side) error { return s.change(chosen, i) }); err != nil {
+			return nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
 		if err := mark(ctx, cp, i, ours, theirs); err != nil {
 			return nil, err
@@ -152,7 +156,7 @@ func mark(ctx context.Context, cp *lab.ControlPlane, i int, ours, theirs *side) 
 	if err := cp.Apply(ctx, on(s, ours.net.Pod(1, 1).Endpoint())...); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	return each(ours, theirs, func(s *side) error { return s.await(ctx, firstMark+i) })
 }

@@ -16,6 +16,7 @@ func (p *plan) basics() {
 		row{from: withSelf, at: allAddresses, want: "pod-1-1 pod-1-2 pod-2-1"},
 		row{from: everyone, at: []string{unusedPort}, want: "refused"},
 		row{from: everyone, at: []string{unallocated}, want: "dropped"},
+		row{from: []string{podA, podB, outside}, at: []string{clusterIP}, protos: []lab.Proto{lab.SCTP}, want: "refused", ask: unasked},
 		row{from: everyone, at: []string{unusedLBPort, gatewayPort, secondPort}},
 		row{from: inner, at: []string{loopbackPort}},
 		row{from: one, at: someOfAll, want: "200", ask: large}).

@@ -146,6 +146,27 @@ func (p *plan) slicing() {
 		row{from: one, at: someOfAll, protos: udp, want: "refused"})
 }
 
+// odd are endpoints that the API takes, and no controller makes.
+func (p *plan) odd() {
+	s := p.service("numberless")
+	all := lab.NewSlices(s, p.pod(1, 1))
+	for _, o := range all {
+		for i := range o.Ports {
+			o.Ports[i].Port = nil
+		}
+	}
+	p.scenario("slices without port numbers", s, lab.Objects(s, all), row{from: one, at: someOfAll, want: "refused"})
+	s = p.service("nowhere")
+	e := p.pod(1, 1)
+	e.Node, e.Zone = "", ""
+	p.scenario("an endpoint on no node", s, on(s, e), row{from: one, at: someOfAll, want: "pod-1-1"})
+	s = p.service("nowhere-local", itpLocal, etpLocal)
+	p.scenario("an endpoint on no node, Local policies", s, on(s, e), row{from: everyone, at: someOfAll})
+	s = p.service("elsewhere")
+	e.Node = "node-9"
+	p.scenario("an endpoint on a node that is not there", s, on(s, e), row{from: one, at: someOfAll, want: "pod-1-1"})
+}
+
 // slice makes further slices of a Service, with another name.
 func slice(s *corev1.Service, name string, endpoints ...lab.Endpoint) []lab.Object {
 	all := lab.NewSlices(s, endpoints...)

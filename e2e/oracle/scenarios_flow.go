@@ -20,7 +20,9 @@ func (p *plan) affinity() {
 		row{from: []string{outside}, at: []string{clusterIP}, want: "sticks", ask: sticks(clusterIP)},
 		row{from: []string{outside}, at: []string{nodePort1}, want: "sticks", ask: sticks(nodePort1)},
 		row{from: []string{outside}, at: []string{lbIP}, want: "sticks", ask: sticks(lbIP)},
-		row{from: []string{outside}, at: []string{"across all of them"}, ask: sticks(all...)}).
+		row{from: []string{outside}, at: []string{"across all of them"}, ask: sticks(all...)},
+		row{from: []string{podA, hostA, itself}, at: []string{clusterIP}, want: "sticks", ask: sticks(clusterIP)},
+		row{from: []string{podA, hostA, itself}, at: []string{lbIP}, want: "sticks", ask: sticks(lbIP)}).
 		as("service.go: should have session affinity work for service with type clusterIP [LinuxOnly]",
 			"service.go: should have session affinity work for NodePort service [LinuxOnly]",
 			"networking.go: should function for client IP based session affinity: http [LinuxOnly]",
@@ -97,6 +99,21 @@ func (p *plan) flows() {
 	p.scenario("a flow whose target port changes", s, on(s, p.pod(1, 1)), row{from: from, at: at, protos: udp, want: "pod-1-1", ask: flow}).
 		as("conntrack.go: should be able to cleanup conntrack entries when UDP service target port changes for a NodePort service").
 		then("another target port", moved, on(moved, p.pod(1, 1)), row{from: from, at: at, protos: udp, want: "pod-1-1:8081", ask: flow})
+	s = p.service("winds-down")
+	e := []string{podA, hostA, outside}
+	p.scenario("a flow whose endpoint terminates", s, on(s, p.pod(1, 1)), row{from: e, at: at, want: "pod-1-1", ask: flow}).
+		then("and still serves, beside a ready one", nil, on(s, terminating(p.pod(1, 1)), p.pod(2, 1)), row{from: e, at: at, ask: flow}).
+		then("and serves no more", nil, on(s, ended(p.pod(1, 1)), p.pod(2, 1)),
+			row{from: e, at: at, protos: udp, want: "pod-2-1", ask: flow}, row{from: e, at: at, protos: tcp, want: "pod-1-1", ask: flow})
+	s = p.service("vanishes")
+	p.scenario("a flow whose Service goes", s, on(s, p.pod(1, 1)), row{from: e, at: at, want: "pod-1-1", ask: flow}).
+		then("deleted", nil, nil, row{from: e, at: at, protos: tcp, want: "pod-1-1", ask: flow}, row{from: e, at: at, protos: udp, ask: flow}).
+		without(on(s)...)
+	s = p.service("turns-local")
+	local := with(s, etpLocal, func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 32001 })
+	p.scenario("a flow when ETP becomes Local", s, on(s, p.pod(2, 1)),
+		row{from: clients, at: []string{nodePort1, nodePort2}, want: "pod-2-1", ask: flow}).
+		then("Local", local, lab.Objects(local), row{from: clients, at: []string{nodePort1, nodePort2}, ask: flow})
 	s = p.service("late")
 	p.scenario("a flow before its Service", s, nil, row{from: []string{podA, outside}, at: at, protos: udp, ask: flow}).
 		then("the Service is created", nil, on(s, p.pod(1, 1)), row{from: []string{podA, outside}, at: []string{clusterIP, nodePort1}, protos: udp, want: "pod-1-1", ask: flow})

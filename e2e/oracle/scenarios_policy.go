@@ -33,6 +33,8 @@ func (p *plan) policies() {
 		row{from: []string{podA, hostA}, at: []string{clusterIP}, want: "node-1"},
 		row{from: []string{podB, hostB}, at: []string{clusterIP}, want: "dropped"}).
 		as("service.go: should respect internalTrafficPolicy=Local Pod and Node, to Pod (hostNetwork: true)")
+	s = p.service("etp-hostnet", etpLocal)
+	p.scenario("ETP Local, hostNetwork endpoint on node-1", s, on(s, p.node(1)), row{from: everyone, at: allAddresses})
 	s = p.service("itp-none", itpLocal)
 	p.scenario("ITP Local, no endpoints", s, on(s),
 		row{from: everyone, at: someOfAll, want: "refused"})

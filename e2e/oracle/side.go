@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -87,21 +89,38 @@ func (s *side) furnish(st *setup) error {
 }
 
 // start attaches the control plane and runs the proxies.
-func (s *side) start(cp *lab.ControlPlane, config map[string]any) error {
+func (s *side) start(cp *lab.ControlPlane, st *setup) error {
 	api, err := s.net.Attach(cp)
 	if err != nil {
 		return err
 	}
-	all := map[string]any{}
-	for k, v := range config {
-		all[k] = v
+	spec := lab.ProxySpec{Kind: s.kind, API: api, Timeout: time.Minute}
+	if st.own != "" && s.kind == lab.NFTProxy {
+		file := filepath.Join(s.net.Dir(), "own.yaml")
+		if err := os.WriteFile(file, []byte(st.own), 0o600); err != nil {
+			return err
+		}
+		spec.Flags = append(spec.Flags, "--nftproxy-config="+file)
 	}
-	if _, ok := all["nftables"]; !ok {
-		// As often as kube-proxy can: the table is about what it does, not when.
-		all["nftables"] = map[string]any{"minSyncPeriod": "50ms"}
+	// As often as kube-proxy can: the table is about what it does, not when.
+	spec.Config = map[string]any{"nftables": map[string]any{"minSyncPeriod": "50ms"}}
+	for k, v := range st.config {
+		spec.Config[k] = v
 	}
-	_, err = lab.StartProxies(s.net, lab.ProxySpec{Kind: s.kind, API: api, Config: all})
+	_, err = lab.StartProxies(s.net, spec)
 	return err
+}
+
+// change does what a step does to the network.
+func (s *side) change(all []*scenario, i int) error {
+	for _, sc := range all {
+		if i < len(sc.steps) && sc.steps[i].do != nil {
+			if err := sc.steps[i].do(s.net); err != nil {
+				return fmt.Errorf("%s: %w", sc.name, err)
+			}
+		}
+	}
+	return nil
 }
 
 func (s *side) host(sender string) *lab.Host {
@@ -122,6 +141,12 @@ func (s *side) remember(key string, make func() any) any {
 	v := make()
 	s.memory[key] = v
 	return v
+}
+
+// source is an address of the sender with a port for the flow alone, below the ephemeral ones, which begin at 32768.
+func (s *side) source(c *cell) netip.AddrPort {
+	port := s.remember(c.flowKey()+" port", func() any { return uint16(12000 + len(s.memory)) }).(uint16)
+	return s.host(c.from).At(c.family, port)
 }
 
 // await waits until every node serves a Service in both families.

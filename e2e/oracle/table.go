@@ -49,6 +49,7 @@ const (
 	gatewayPort  = "NodePort, other address"
 	loopbackPort = "NodePort on loopback"
 	secondPort   = "NodePort, second address"
+	latePort     = "NodePort, late address"
 	unallocated  = "unallocated ClusterIP"
 )
 
@@ -77,7 +78,8 @@ type scenario struct {
 type step struct {
 	what          string
 	apply, remove []lab.Object
-	svc           *corev1.Service // as it is in this step
+	do            func(*lab.Net) error // a change of the network
+	svc           *corev1.Service      // as it is in this step
 	rows          []row
 }
 
@@ -175,6 +177,8 @@ func address(svc *corev1.Service, kind string, proto lab.Proto, f lab.Family) ne
 		return at(lab.PodGateway(f, 1), port.NodePort)
 	case secondPort:
 		return at(secondAddr(f).Addr(), port.NodePort)
+	case latePort:
+		return at(lateAddr(f).Addr(), port.NodePort)
 	case loopbackPort:
 		return at(map[lab.Family]netip.Addr{lab.IPv4: netip.AddrFrom4([4]byte{127, 0, 0, 1}), lab.IPv6: netip.IPv6Loopback()}[f], port.NodePort)
 	case lbIP:
@@ -190,6 +194,12 @@ func address(svc *corev1.Service, kind string, proto lab.Proto, f lab.Family) ne
 // secondAddr is a further address of node-1, which its Node object does not tell of.
 func secondAddr(f lab.Family) netip.Prefix {
 	return map[lab.Family]netip.Prefix{lab.IPv4: netip.MustParsePrefix("192.0.2.11/24"), lab.IPv6: netip.MustParsePrefix("fd00:2::11/64")}[f]
+}
+
+// lateAddr comes in a step, in the same network.
+func lateAddr(f lab.Family) netip.Prefix {
+	p := secondAddr(f)
+	return netip.PrefixFrom(p.Addr().Next(), p.Bits())
 }
 
 func ingress(svc *corev1.Service) (out []string) {
