@@ -158,25 +158,7 @@ func TestSourceAPI(t *testing.T) {
 	s := start(t, cp.Config)
 	s.untilSynced()
 
-	t.Run("what is there", func(t *testing.T) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		web, ok := s.objects[ref(kube.KindService, "web")].(*kube.Service)
-		if !ok || web.ClusterIPs[0] != lab.ClusterIP(lab.IPv4, 10) || web.ClusterIPs[1] != lab.ClusterIP(lab.IPv6, 10) || web.UID == "" || web.Created == 0 {
-			t.Errorf("Service web: %+v", web)
-		}
-		for _, r := range []kube.Ref{
-			ref(kube.KindService, "kubernetes"), ref(kube.KindEndpointSlice, "kubernetes"), ref(kube.KindEndpointSlice, "web-ipv4"),
-			ref(kube.KindEndpointSlice, "web-ipv6"), ref(kube.KindNode, "node-1"), ref(kube.KindServiceCIDR, "kubernetes"),
-		} {
-			if s.objects[r] == nil {
-				t.Errorf("no %s", r)
-			}
-		}
-		if len(s.objects) != 7 {
-			t.Errorf("%d objects, want 7: %q", len(s.objects), s.log)
-		}
-	})
+	t.Run("what is there", func(t *testing.T) { checkFirstList(t, s) })
 
 	t.Run("what leaves the selection is gone, and comes back", func(t *testing.T) {
 		merge(t, cp, "services", "web", `{"metadata":{"labels":{"service.kubernetes.io/service-proxy-name":"other"}}}`)
@@ -211,6 +193,27 @@ func TestSourceAPI(t *testing.T) {
 			t.Errorf("told %q, want %q", log, want)
 		}
 	})
+}
+
+// checkFirstList looks at what TestSourceAPI put into the server before the source was started.
+func checkFirstList(t *testing.T, s *sink) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	web, ok := s.objects[ref(kube.KindService, "web")].(*kube.Service)
+	if !ok || web.ClusterIPs[0] != lab.ClusterIP(lab.IPv4, 10) || web.ClusterIPs[1] != lab.ClusterIP(lab.IPv6, 10) || web.UID == "" || web.Created == 0 {
+		t.Errorf("Service web: %+v", web)
+	}
+	for _, r := range []kube.Ref{
+		ref(kube.KindService, "kubernetes"), ref(kube.KindEndpointSlice, "kubernetes"), ref(kube.KindEndpointSlice, "web-ipv4"),
+		ref(kube.KindEndpointSlice, "web-ipv6"), ref(kube.KindNode, "node-1"), ref(kube.KindServiceCIDR, "kubernetes"),
+	} {
+		if s.objects[r] == nil {
+			t.Errorf("no %s", r)
+		}
+	}
+	if len(s.objects) != 7 {
+		t.Errorf("%d objects, want 7: %q", len(s.objects), s.log)
+	}
 }
 
 // A server that cannot stream (before Kubernetes 1.34 by default) sends lists, and says the same.
