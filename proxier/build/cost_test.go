@@ -26,19 +26,29 @@ func TestAllocations(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%dx%d", tt.ports, tt.endpoints), func(t *testing.T) {
 			in := bulk(tt.ports, tt.endpoints, 100)
-			if got := testing.AllocsPerRun(3, func() { Build(in) }); got > tt.want {
+			if got := allocations(3, func() { Build(in) }); got > tt.want {
 				t.Errorf("%v allocations, want at most %v", got, tt.want)
 			}
 		})
 	}
 }
 
+// allocations returns the least number of allocations in a few measurements: each counts those of the whole process,
+// the runtime's own among them.
+func allocations(runs int, f func()) float64 {
+	least := testing.AllocsPerRun(runs, f)
+	for range 4 {
+		least = min(least, testing.AllocsPerRun(runs, f))
+	}
+	return least
+}
+
 // TestNamesAreShared: the second family costs no strings of its own.
 func TestNamesAreShared(t *testing.T) {
 	in := bulk(10, 0, 1)
-	one := testing.AllocsPerRun(10, func() { Build(in) })
+	one := allocations(10, func() { Build(in) })
 	in.Service.ClusterIPs[1] = address(nft.IPv6, 96, 1)
-	if two := testing.AllocsPerRun(10, func() { Build(in) }); two > one+1 { // its frontends
+	if two := allocations(10, func() { Build(in) }); two > one+1 { // its frontends
 		t.Errorf("%v allocations in two families, %v in one", two, one)
 	}
 }

@@ -80,8 +80,11 @@ func restrict(frontends []nft.Frontend, vips []vip, sources []nft.Range) {
 // sources returns who may send to the load balancer addresses of a family, and whether anybody may not.
 func (b *builder) sources(f nft.Family) (sources []nft.Range, restricted bool) {
 	s := b.Service
-	if len(s.SourceRanges) == 0 || len(s.LoadBalancerIPs) == 0 {
+	if len(s.LoadBalancerIPs) == 0 || len(s.SourceRanges) == 0 && !s.NoValidRange {
 		return nil, false
+	}
+	if s.NoValidRange {
+		return nil, true
 	}
 	var own []netip.Prefix
 	node := false

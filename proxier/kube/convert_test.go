@@ -195,7 +195,7 @@ func TestFromService(t *testing.T) {
 		},
 		"mapped range that is wider than IPv4": {
 			in:   func(o *v1.Service) { o.Spec.LoadBalancerSourceRanges = []string{"::ffff:0:0/95"} },
-			want: func(*Service) {},
+			want: func(s *Service) { s.NoValidRange = true },
 			errs: []string{`spec.loadBalancerSourceRanges[0]: "::ffff:0:0/95": an IPv4-mapped prefix wider than /96`},
 		},
 		"external policy counts only where the Service is reached from outside": {

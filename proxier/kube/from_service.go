@@ -177,6 +177,7 @@ func (c *serviceConv) loadBalancer(o *v1.Service) {
 		}
 		c.s.SourceRanges = appendNew(c.s.SourceRanges, p)
 	}
+	c.s.NoValidRange = len(o.Spec.LoadBalancerSourceRanges) > 0 && len(c.s.SourceRanges) == 0
 }
 
 // appendNew appends v unless it is there. The lists are a handful long, or a thousand at worst.

@@ -55,6 +55,8 @@ type Service struct {
 	// SourceRanges are those of spec.loadBalancerSourceRanges, masked, of both families, also where this Service
 	// has no ClusterIP: a Service all of whose ranges are of the other family is not one without ranges.
 	SourceRanges []netip.Prefix
+	// NoValidRange tells that there are source ranges and none could be read: then nobody is admitted.
+	NoValidRange bool
 	// ExternalLocal and InternalLocal tell that the traffic policy is Local. ExternalLocal is set only where the
 	// Service can be reached from outside: NodePort, LoadBalancer, or ClusterIP with external IPs.
 	ExternalLocal, InternalLocal bool
@@ -104,7 +106,7 @@ func (s *Service) Equal(o *Service) bool {
 		slices.Equal(s.Ports, o.Ports) &&
 		slices.Equal(s.ExternalIPs, o.ExternalIPs) &&
 		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
-		slices.Equal(s.SourceRanges, o.SourceRanges)
+		slices.Equal(s.SourceRanges, o.SourceRanges) && s.NoValidRange == o.NoValidRange
 }
 
 func (s *Service) same(o Object) bool {
