@@ -41,7 +41,7 @@ demo: deps build
 
 # Every scenario through nftproxy and through real kube-proxy, side by side.
 oracle: deps build peers
-	NFTPROXY_KERNEL=required go test -count=1 -timeout 40m ./e2e/oracle -run TestOracle -v -args -full
+	go run ./e2e/oracle
 
 lint:
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); \

@@ -8,6 +8,7 @@
 //	go run ./e2e/oracle -fast        # what go test runs
 //	go run ./e2e/oracle -only 'etp'  # scenarios whose "setup: name" matches
 //	go run ./e2e/oracle -upstream    # docs/upstream.md: which upstream test is covered by which scenario
+//	go run ./e2e/oracle -differences # docs/differences.md: the reasons
 //
 // # How it works
 //

@@ -18,7 +18,12 @@ func main() {
 	fast := flag.Bool("fast", false, "play the fast subset only")
 	only := flag.String("only", "", "play only scenarios whose \"setup: name\" matches this regular expression")
 	upstream := flag.Bool("upstream", false, "print docs/upstream.md instead")
+	differences := flag.Bool("differences", false, "print docs/differences.md instead")
 	flag.Parse()
+	if *differences {
+		writeDifferences(os.Stdout)
+		return
+	}
 	if *upstream {
 		if err := printUpstream(); err != nil {
 			fmt.Fprintln(os.Stderr, "oracle:", err)

@@ -83,6 +83,14 @@ func TestUpstream(t *testing.T) {
 	}
 }
 
+func TestDifferences(t *testing.T) {
+	var want bytes.Buffer
+	writeDifferences(&want)
+	if got, err := os.ReadFile("../../docs/differences.md"); err != nil || !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("docs/differences.md is out of date (%v): go run ./e2e/oracle -differences > docs/differences.md", err)
+	}
+}
+
 // The list has the names of the tests of the version that the peers are built from, where its source is at hand.
 func TestUpstreamNames(t *testing.T) {
 	out, err := exec.Command("go", "env", "GOMODCACHE").Output()

@@ -4,6 +4,10 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"strings"
+
 	"github.com/nftproxy/nftproxy/e2e/lab"
 )
 
@@ -89,4 +93,27 @@ func unused(cells []*cell) (out []string) {
 		}
 	}
 	return out
+}
+
+// writeDifferences writes docs/differences.md.
+func writeDifferences(w io.Writer) {
+	fmt.Fprint(w, `# Where packets go another way than with kube-proxy
+
+Made by `+"`go run ./e2e/oracle -differences`"+`; a test holds it up to date.
+
+The oracle (`+"`make oracle`"+`, e2e/oracle) sends real packets through nftproxy and through kube-proxy v1.36.3 in nftables mode, in
+equal networks from one API server, and compares who answers, whom the answering endpoint sees, and what is refused or
+dropped. These are all differences that it finds:
+
+| | |
+|---|---|
+`)
+	for _, r := range known {
+		name, text, _ := strings.Cut(r.text, ": ")
+		fmt.Fprintf(w, "| %s | %s |\n", name, text)
+	}
+	fmt.Fprint(w, `
+It takes a TCP reset and an ICMP port unreachable for the same, since clients do: both refuse. nftproxy refuses TCP by
+reset, which the kernel does not rate-limit, kube-proxy by ICMP.
+`)
 }

@@ -4,7 +4,10 @@
 package main
 
 import (
+	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -165,6 +168,29 @@ func (p *plan) odd() {
 	s = p.service("elsewhere")
 	e.Node = "node-9"
 	p.scenario("an endpoint on a node that is not there", s, on(s, e), row{from: one, at: someOfAll, want: "pod-1-1"})
+}
+
+// extremes are names, numbers and counts at their limits.
+func (p *plan) extremes() {
+	s := p.serving(strings.Repeat("n", 63), []corev1.ServicePort{lab.Port(lab.TCP, 65535, 8080), lab.Port(lab.UDP, 65535, 8080)}, func(s *corev1.Service) {
+		s.Spec.Ports[0].Name, s.Spec.Ports[1].Name = strings.Repeat("t", 63), strings.Repeat("u", 63)
+	}, sticky(24*time.Hour))
+	p.scenario("longest names, highest port, longest affinity", s, on(s, p.pod(1, 1)), row{from: one, at: someOfAll, want: "pod-1-1"})
+	many := p.cluster("many-ports")
+	many.Spec.Ports = nil
+	for i := range 200 {
+		many.Spec.Ports = append(many.Spec.Ports, lab.Port(lab.TCP, uint16(1000+i), 8080), lab.Port(lab.UDP, uint16(1000+i), 8081))
+	}
+	// A slice holds 100 ports.
+	var apply []lab.Object
+	for i := 0; i < len(many.Spec.Ports); i += 100 {
+		part := with(many, func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[i : i+100] })
+		apply = append(apply, slice(part, fmt.Sprint("part-", i), p.pod(1, 1), p.pod(2, 1))...)
+	}
+	last := with(many, func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[398:] })
+	p.scenario("400 ports", last, append(apply, many),
+		row{from: everyone, at: []string{clusterIP}, protos: tcp, want: "pod-1-1 pod-2-1"},
+		row{from: everyone, at: []string{clusterIP}, protos: udp, want: "pod-1-1:8081 pod-2-1:8081"})
 }
 
 // slice makes further slices of a Service, with another name.

@@ -29,6 +29,7 @@ func setups() []*setup {
 			p.topology()
 			p.slicing()
 			p.odd()
+			p.extremes()
 			p.types()
 			p.changes()
 			p.policiesChange()
