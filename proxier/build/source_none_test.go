@@ -4,7 +4,6 @@
 package build
 
 import (
-	"net/netip"
 	"testing"
 
 	"github.com/nftproxy/nftproxy/nft"
@@ -13,8 +12,8 @@ import (
 // Source ranges none of which could be read admit nobody, whatever the operator chose for missing families.
 func TestNoValidRangeAdmitsNobody(t *testing.T) {
 	for _, open := range []bool{false, true} {
-		s := service(t, nft.IPv4, "")
-		s.LoadBalancerIPs, s.NoValidRange = []netip.Addr{netip.MustParseAddr("203.0.113.1")}, true
+		s := service(t, nft.IPv4, ":80 lb=1")
+		s.NoValidRange = true
 		p := only(t, Build(Input{Service: s, Node: here, Slices: slicesOf(t, "1 here"), Options: Options{FailOpenSourceRanges: open}}))
 		for _, f := range p.Frontends {
 			if want := f.Addr == s.LoadBalancerIPs[0]; f.Restricted != want || len(f.Sources) != 0 {
