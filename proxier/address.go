@@ -78,9 +78,17 @@ func (p *Proxier) listAddresses(h *netlink.Handle) error {
 	}
 	slices.SortFunc(list, netip.Addr.Compare)
 	list = slices.Compact(list)
+	var names links
+	if p.opt.Config.Own.Routing.Masquerade.Enabled { // only its rule names a device
+		devices, err := h.LinkList()
+		if err != nil {
+			return fmt.Errorf("list interfaces: %w", err)
+		}
+		names = namesOf(devices, addrs)
+	}
 	p.mu.Lock()
-	changed := !slices.Equal(list, p.local)
-	p.local = list
+	changed := !slices.Equal(list, p.local) || !names.equal(p.links)
+	p.local, p.links = list, names
 	p.mu.Unlock()
 	if changed {
 		p.kick()
@@ -92,9 +100,9 @@ func (p *Proxier) listAddresses(h *netlink.Handle) error {
 func (p *Proxier) lookAround() surroundings {
 	node, cidrs := p.tracker.cluster()
 	p.mu.Lock()
-	local := p.local
+	local, names := p.local, p.links
 	p.mu.Unlock()
-	return surround(inputs{config: p.opt.Config, node: node, cidrs: cidrs, local: local})
+	return surround(inputs{config: p.opt.Config, node: node, cidrs: cidrs, local: local, links: names})
 }
 
 // sameConfig tells whether the tables' rules were made for these surroundings.

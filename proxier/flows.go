@@ -60,21 +60,24 @@ func flowChanges(updates []*update) (gone, offered []ctsync.Change) {
 	for _, u := range updates {
 		for i := range u.nextPorts() {
 			port := &u.next.ports[i]
-			was := flowFrontends(u.prev.port(port))
-			same := len(was) > 0 && slices.Equal(u.prev.port(port).Serving, port.Serving)
-			for _, f := range flowFrontends(port) {
-				taken[f] = true
-				if !same || !slices.Contains(was, f) {
-					offered = append(offered, ctsync.Change{Frontend: f, Endpoints: port.Serving})
+			prev := u.prev.port(port)
+			was := flowChangesOf(prev)
+			same := prev != nil && slices.Equal(prev.Serving, port.Serving) && slices.Equal(prev.Beyond, port.Beyond)
+			for _, c := range flowChangesOf(port) {
+				taken[c.Frontend] = true
+				if !same || !slices.ContainsFunc(was, func(o ctsync.Change) bool {
+					return o.Frontend == c.Frontend && o.Untranslated == c.Untranslated
+				}) {
+					offered = append(offered, c)
 				}
 			}
 		}
 	}
 	for _, u := range updates {
 		for i := range u.prevPorts() {
-			for _, f := range flowFrontends(&u.prev.ports[i]) {
-				if !taken[f] {
-					gone = append(gone, ctsync.Change{Frontend: f, Removed: true})
+			for _, c := range flowChangesOf(&u.prev.ports[i]) {
+				if !taken[c.Frontend] {
+					gone = append(gone, ctsync.Change{Frontend: c.Frontend, Removed: true})
 				}
 			}
 		}
@@ -125,14 +128,23 @@ func flowAddr(f nft.Family, a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// flowFrontends are the frontends of a port in the terms of conntrack.
-func flowFrontends(port *build.Port) []ctsync.Frontend {
+// flowChangesOf are the frontends of a port in the terms of conntrack, with what they offer. Flows may also go to what
+// the port is handed over to, and those of a steered frontend are translated elsewhere.
+func flowChangesOf(port *build.Port) []ctsync.Change {
 	if port == nil {
 		return nil
 	}
-	var out []ctsync.Frontend
-	for _, f := range port.Frontends {
-		out = append(out, ctsync.Frontend{Addr: flowAddr(port.Family, f.Addr), Port: f.Port, Proto: ctsync.Proto(port.Proto)})
+	good := port.Serving
+	if len(port.Beyond) > 0 {
+		good = slices.Concat(good, port.Beyond)
+	}
+	out := make([]ctsync.Change, 0, len(port.Frontends))
+	for i := range port.Frontends {
+		f := &port.Frontends[i]
+		out = append(out, ctsync.Change{
+			Frontend:  ctsync.Frontend{Addr: flowAddr(port.Family, f.Addr), Port: f.Port, Proto: ctsync.Proto(port.Proto)},
+			Endpoints: good, Untranslated: f.Steered,
+		})
 	}
 	return out
 }

@@ -20,13 +20,15 @@ type surroundings struct {
 	byFam map[nft.Family]familySurroundings
 	local []netip.Addr   // addresses of the interfaces
 	cidrs []netip.Prefix // of ClusterIPs
+	// beyond is what a balancer behind a device serves, IPv4 first.
+	beyond [2]build.Beyond
 }
 
 // nodeFacts are what of the node the choice of endpoints depends on.
 type nodeFacts build.Node
 
 func (n nodeFacts) equal(o nodeFacts) bool {
-	return n.Name == o.Name && n.Zone == o.Zone && slices.Equal(n.Addrs, o.Addrs)
+	return n.Name == o.Name && n.Zone == o.Zone && slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.Own, o.Own)
 }
 
 type familySurroundings struct {
@@ -42,6 +44,7 @@ type inputs struct {
 	node   *kube.Node // nil if not known
 	cidrs  []netip.Prefix
 	local  []netip.Addr // addresses of the interfaces
+	links  links
 }
 
 // surround computes the surroundings; it is pure.
@@ -53,8 +56,12 @@ func surround(in inputs) surroundings {
 	if in.node != nil {
 		s.node.Zone, s.node.Addrs = in.node.Zone, in.node.Addrs
 	}
-	for _, f := range nft.Families() {
+	for i, f := range nft.Families() {
 		s.byFam[f] = in.family(f)
+		s.beyond[i] = in.beyond(f)
+	}
+	if r := &in.config.Own.Routing; r.Steering.Enabled || r.HandOff.Enabled {
+		s.node.Own = in.local
 	}
 	return s
 }
@@ -64,6 +71,7 @@ func (in inputs) family(f nft.Family) familySurroundings {
 		MasqueradeBit: uint8(in.config.MasqueradeBit),
 		MasqueradeAll: in.config.MasqueradeAll,
 		NodePortAll:   in.nodePortAll(f),
+		Beyond:        in.beyondRules(f),
 	}}
 	pods := in.pods(f)
 	out.config.Pods = in.podMatch(len(pods) > 0)

@@ -68,6 +68,7 @@ type Proxier struct {
 	mu    sync.Mutex
 	drift bool
 	local []netip.Addr
+	links links
 
 	// What follows belongs to the goroutine of Run.
 	kernel  dataplane

@@ -28,14 +28,14 @@ type update struct {
 	refused    bool // by the kernel, so that next is prev
 }
 
-// port returns the port of an entry with the family and name of another, nil if there is none.
+// port returns the port of an entry that is what another is in its entry, nil if there is none.
 func (e *entry) port(like *build.Port) *build.Port {
 	if e == nil {
 		return nil
 	}
 	for i := range e.ports {
-		if e.ports[i].Family == like.Family && e.ports[i].Name == like.Name {
-			return &e.ports[i]
+		if p := &e.ports[i]; p.Family == like.Family && p.Name == like.Name && p.HandedOff == like.HandedOff {
+			return p
 		}
 	}
 	return nil
@@ -97,7 +97,7 @@ func (p *Proxier) update(n kube.Name) *update {
 	}
 	u.out = build.Build(build.Input{
 		Service: svc, Slices: endpoints, Node: build.Node(p.around.node),
-		Options: build.Options{FailOpenSourceRanges: !p.opt.Config.Own.StrictSourceRanges},
+		Options: build.Options{FailOpenSourceRanges: !p.opt.Config.Own.StrictSourceRanges, Beyond: p.around.beyond},
 		Lost:    p.index.Lost(n),
 	})
 	p.reportLosses(svc)

@@ -19,6 +19,9 @@ type Node struct {
 	Zone string
 	// Addrs are the node's addresses, of both families: a source range that holds one of them admits this node.
 	Addrs []netip.Addr
+	// Own are the addresses of its interfaces, of both families: an endpoint that has one is a process of the node. They
+	// matter only with a balancer behind a device.
+	Own []netip.Addr
 }
 
 // Options are the operator's choices between ways to understand a Service.
@@ -26,6 +29,8 @@ type Options struct {
 	// FailOpenSourceRanges is kube-proxy's reading of loadBalancerSourceRanges: a family in which there is no range
 	// is not restricted. Otherwise such a family admits nobody, if there is a range at all.
 	FailOpenSourceRanges bool
+	// Beyond is about a balancer behind a device, IPv4 first.
+	Beyond [2]Beyond
 }
 
 // Input is one Service with all its slices. Nothing in it is changed, and the Output shares none of its memory.
@@ -41,7 +46,8 @@ type Input struct {
 
 // Output is what one Service asks for in both families. Its slices may share memory: they are not to be changed.
 type Output struct {
-	// Ports holds one Port per family that has a ClusterIP and port of the Service, in this order.
+	// Ports holds one Port per family that has a ClusterIP and port of the Service, in this order, and behind them those
+	// that are handed off.
 	Ports []Port
 	// HealthCheckNodePort is where load balancers ask for LocalReady; 0 is nowhere.
 	HealthCheckNodePort uint16
@@ -64,6 +70,11 @@ type Port struct {
 	// NoLocalInternal and NoLocalExternal tell that packets to the ClusterIP, or from outside to the other addresses,
 	// are dropped here because the traffic policy is Local and all endpoints are on other nodes.
 	NoLocalInternal, NoLocalExternal bool
+	// HandedOff says that these are the external addresses and the NodePort only, which another balancer serves. There is a
+	// Port of the same family and name for the ClusterIP then.
+	HandedOff bool
+	// Beyond are destinations beside Serving that a flow may have: the balancer's.
+	Beyond []netip.AddrPort
 }
 
 // Build returns what a Service asks for. It depends on nothing but its argument.
@@ -85,6 +96,7 @@ func Build(in Input) Output {
 			b.family(f)
 		}
 	}
+	out.Ports = leave(&in, out.Ports)
 	return out
 }
 
