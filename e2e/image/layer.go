@@ -90,6 +90,7 @@ func (o options) config(image v1.Image, arch string) *v1.ConfigFile {
 	file.Created = v1.Time{Time: time.Unix(0, 0).UTC()}
 	file.Config = v1.Config{
 		Entrypoint: []string{"/nftproxy"},
+		Env:        []string{"PATH=/usr/local/bin"},
 		User:       "0:0",
 		Labels: map[string]string{
 			"org.opencontainers.image.title":    "nftproxy",

@@ -104,6 +104,8 @@ func (o options) add(index v1.ImageIndex, arch, path string, licence []byte) (v1
 		{path: "usr/local/bin", mode: 0o755, dir: true},
 		// Where kubeadm's DaemonSet looks for its program.
 		{path: "usr/local/bin/kube-proxy", mode: 0o777, link: "/nftproxy"},
+		// For kubectl exec.
+		{path: "usr/local/bin/nftproxy", mode: 0o777, link: "/nftproxy"},
 	})
 	if err != nil {
 		return nil, err

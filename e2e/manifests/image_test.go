@@ -160,8 +160,10 @@ func TestImage(t *testing.T) {
 	if size > 25<<20 {
 		t.Errorf("%d bytes compressed", size)
 	}
-	if to, err := os.Readlink(filepath.Join(root, "usr/local/bin/kube-proxy")); err != nil || to != "/nftproxy" {
-		t.Errorf("kube-proxy is %q: %v", to, err)
+	for _, name := range []string{"kube-proxy", "nftproxy"} {
+		if to, err := os.Readlink(filepath.Join(root, "usr/local/bin", name)); err != nil || to != "/nftproxy" {
+			t.Errorf("%s is %q: %v", name, to, err)
+		}
 	}
 	t.Run("bill of materials", func(t *testing.T) { billOfMaterials(t, root) })
 	t.Run("serves", func(t *testing.T) { serves(t, n, root) })
