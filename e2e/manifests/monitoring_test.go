@@ -63,7 +63,7 @@ func TestMonitoring(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range kustomizations {
+	for dir := range proxies(t) {
 		at := t.TempDir()
 		// kustomize takes relative paths only.
 		to, err := filepath.Rel(at, manifests)

@@ -33,8 +33,40 @@ import (
 // top is the repository's.
 const top = "../.."
 
-// kustomizations are all that a user can apply.
-var kustomizations = []string{"base", "overlays/kubeadm", "overlays/kind", "overlays/dual-stack"}
+// kustomizations are all folders of manifests/ that a user can apply.
+func kustomizations(t *testing.T) (dirs []string) {
+	t.Helper()
+	root := filepath.Join(top, "manifests")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "kustomization.yaml" || !strings.Contains(read(t, path), "\nkind: Kustomization\n") {
+			return err
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		dirs = append(dirs, dir)
+		return err
+	})
+	if err != nil || len(dirs) < 4 {
+		t.Fatalf("kustomizations %q: %v", dirs, err)
+	}
+	return dirs
+}
+
+// proxies are those that run the proxy.
+func proxies(t *testing.T) map[string]rendered {
+	t.Helper()
+	out := map[string]rendered{}
+	for _, dir := range kustomizations(t) {
+		if r := render(t, dir); len(r.daemonSets) == 1 && r.daemonSets[0].Name == "nftproxy" {
+			out[dir] = r
+		}
+	}
+	for _, dir := range []string{"base", "overlays/kubeadm", "overlays/kind", "overlays/dual-stack"} {
+		if len(out[dir].daemonSets) == 0 {
+			t.Errorf("%s has no DaemonSet nftproxy", dir)
+		}
+	}
+	return out
+}
 
 // rendered are the objects of a kustomization that are looked at here, and its text.
 type rendered struct {
@@ -187,12 +219,8 @@ func load(t *testing.T, c corev1.Container, found map[string]string) *config.Con
 // TestFlagsAndKeys: what the manifests say is loaded without a warning, so each flag and each key exists, and the probes
 // ask where the answers are.
 func TestFlagsAndKeys(t *testing.T) {
-	for _, dir := range kustomizations {
+	for dir, r := range proxies(t) {
 		t.Run(dir, func(t *testing.T) {
-			r := render(t, dir)
-			if len(r.daemonSets) != 1 {
-				t.Fatalf("%d DaemonSets", len(r.daemonSets))
-			}
 			pod := r.daemonSets[0].Spec.Template.Spec
 			found := files(t, pod, append(r.configMaps, theirs()))
 			var cfg *config.Config
@@ -206,7 +234,8 @@ func TestFlagsAndKeys(t *testing.T) {
 					t.Errorf("probe of %s at port %s: %+v", want, port, probe)
 				}
 			}
-			if both := cfg.DetectLocal; dir != "base" && dir != "overlays/kubeadm" && (!both.CIDRs[0].IsValid() || !both.CIDRs[1].IsValid()) {
+			both := cfg.DetectLocal
+			if (dir == "overlays/kind" || dir == "overlays/dual-stack") && (!both.CIDRs[0].IsValid() || !both.CIDRs[1].IsValid()) {
 				t.Errorf("not both families: %+v", both)
 			}
 		})
@@ -215,8 +244,8 @@ func TestFlagsAndKeys(t *testing.T) {
 
 // TestLeastPrivilege: the containers may do what they must, and no more.
 func TestLeastPrivilege(t *testing.T) {
-	for _, dir := range kustomizations {
-		pod := render(t, dir).daemonSets[0].Spec.Template.Spec
+	for dir, r := range proxies(t) {
+		pod := r.daemonSets[0].Spec.Template.Spec
 		if len(pod.InitContainers) != 1 || len(pod.Containers) != 1 {
 			t.Fatalf("%s: %d and %d containers", dir, len(pod.InitContainers), len(pod.Containers))
 		}
