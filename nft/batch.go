@@ -5,6 +5,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -180,9 +181,15 @@ func (b *Batch) elementMessage(f Family, typ uint16, flags netlink.HeaderFlags, 
 
 // dispatchTo adds or deletes programs of a verdict map.
 func (b *Batch) dispatchTo(f Family, m string, programs []Program, deletion bool) {
-	if len(programs) == 0 {
-		return
+	for part := range slices.Chunk(programs, maxDispatch) {
+		b.dispatchMessage(f, m, part, deletion)
 	}
+}
+
+// maxDispatch bounds the programs of one message: each takes less than 64 bytes, and the list's length has 16 bits.
+const maxDispatch = 512
+
+func (b *Batch) dispatchMessage(f Family, m string, programs []Program, deletion bool) {
 	w := nfgenmsg(f)
 	w.name(unix.NFTA_SET_ELEM_LIST_TABLE, TableName)
 	w.name(unix.NFTA_SET_ELEM_LIST_SET, m)

@@ -15,8 +15,9 @@ import (
 
 // Kernel talks to nf_tables of one network namespace. It is not safe for concurrent use.
 type Kernel struct {
-	netns int
-	conn  *netlink.Conn
+	netns  int
+	conn   *netlink.Conn
+	buffer int // asked for, in bytes; see reserve
 }
 
 // Open returns a Kernel for the network namespace of the descriptor, or of the calling process if it is 0.
@@ -50,7 +51,7 @@ func (k *Kernel) dial() error {
 	_ = conn.SetWriteBuffer(socketBuffer)
 	_ = conn.SetReadBuffer(socketBuffer)
 	_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
-	k.conn = conn
+	k.conn, k.buffer = conn, socketBuffer
 	return nil
 }
 
@@ -86,6 +87,7 @@ func (k *Kernel) Commit(b *Batch) error {
 	if len(b.msgs) == 0 {
 		return nil
 	}
+	k.reserve(b)
 	sent, err := k.conn.SendMessages(b.framed())
 	if err == nil {
 		err = k.await(sent)
@@ -100,6 +102,15 @@ func (k *Kernel) Commit(b *Batch) error {
 		return errors.Join(err, again)
 	}
 	return err
+}
+
+// reserve makes room in the send buffer for a transaction that cannot be split, as one that replaces the table of
+// another version. (The kernel doubles what is asked for, and counts less than that besides the message.)
+func (k *Kernel) reserve(b *Batch) {
+	if b.size > k.buffer {
+		_ = k.conn.SetWriteBuffer(b.size) // best effort, as in dial: the send says if it was not enough
+		k.buffer = b.size
+	}
 }
 
 // framed puts the messages between begin and end. Only the last asks for an acknowledgement, so that success is

@@ -278,7 +278,8 @@ func (c *Content) affinityNumbers() map[string]uint32 {
 
 // Stage splits a change into parts of at most limit elements that are safe one after the other. A change that
 // fits is one part. Otherwise endpoints come before the programs that lead to them and go after them, and an
-// element whose datum changes is deleted and added in one part.
+// element whose datum changes is deleted and added in one part. So are all ranges of one VIP, or of one plain set:
+// the kernel refuses a range that overlaps with one that is to go later.
 func Stage(c Change, limit int) []Change {
 	if c.Len() == 0 {
 		return nil
@@ -286,38 +287,67 @@ func Stage(c Change, limit int) []Change {
 	if c.Len() <= limit {
 		return []Change{c}
 	}
-	deleted := make(map[Element]Element, len(c.Delete))
+	deleted := make(map[Element][]Element, len(c.Delete))
 	for _, e := range c.Delete {
-		deleted[e.keyOnly()] = e
+		deleted[e.place()] = append(deleted[e.place()], e)
+	}
+	ranges := map[Element][]Element{}
+	for _, e := range c.Add {
+		if e.Set.ranged() {
+			ranges[e.place()] = append(ranges[e.place()], e)
+		}
 	}
 	var parts []Change
 	part := Change{}
-	next := func(n int) {
-		if part.Len() > 0 && part.Len()+n > limit {
+	put := func(del, add []Element) {
+		if part.Len() > 0 && part.Len()+len(del)+len(add) > limit {
 			parts = append(parts, part)
 			part = Change{}
 		}
+		part.Delete = append(part.Delete, del...)
+		part.Add = append(part.Add, add...)
 	}
 	add := slices.Clone(c.Add)
 	slices.SortStableFunc(add, func(a, b Element) int { return cmp.Compare(a.Set.rank(), b.Set.rank()) })
 	for _, e := range add {
-		next(2)
-		if old, ok := deleted[e.keyOnly()]; ok {
-			part.Delete = append(part.Delete, old)
-			delete(deleted, e.keyOnly())
+		at, together := e.place(), []Element{e}
+		if e.Set.ranged() {
+			if together = ranges[at]; together == nil {
+				continue // with the first of them
+			}
+			delete(ranges, at)
 		}
-		part.Add = append(part.Add, e)
+		put(deleted[at], together)
+		delete(deleted, at)
 	}
-	del := slices.DeleteFunc(slices.Clone(c.Delete), func(e Element) bool { _, ok := deleted[e.keyOnly()]; return !ok })
+	del := slices.DeleteFunc(slices.Clone(c.Delete), func(e Element) bool { return deleted[e.place()] == nil })
 	slices.SortStableFunc(del, func(a, b Element) int { return cmp.Compare(b.Set.rank(), a.Set.rank()) })
 	for _, e := range del {
-		next(1)
-		part.Delete = append(part.Delete, e)
+		put([]Element{e}, nil)
 	}
 	return append(parts, part)
 }
 
-func (e Element) keyOnly() Element { return Element{Set: e.Set, Key: e.Key, End: e.End} }
+// place is what elements have in common that must go and come in one transaction: the key or, where keys are ranges,
+// what is before the address in it.
+func (e Element) place() Element {
+	p := Element{Set: e.Set, Key: e.Key, End: e.End}
+	switch {
+	case !e.Set.ranged():
+	case e.Set == Allowed:
+		n := IPv4.AddrLen() // of the source, behind VIP, protocol and port
+		if len(e.Key) > 4*n {
+			n = IPv6.AddrLen()
+		}
+		p.Key, p.End = e.Key[:len(e.Key)-n], ""
+	default:
+		p.Key, p.End = "", ""
+	}
+	return p
+}
+
+// ranged is IsInterval without a look at the declarations, for what is asked of each element.
+func (id SetID) ranged() bool { return id == Allowed || id == Pods || id == ServiceCIDRs }
 
 // rank orders sets by who refers to whom: endpoints, then the programs that lead to them, then what leads to
 // programs, and last what refuses or masquerades.

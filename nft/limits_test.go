@@ -1,0 +1,99 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// crowd is n Services in 10.x.0.0/16, one endpoint each.
+func crowd(n int, x byte, affinity time.Duration) []*Service {
+	var out []*Service
+	for i := range n {
+		out = append(out, &Service{
+			Name: fmt.Sprintf("default/crowd-%d-%d:http", x, i), Proto: TCP, Served: true, Affinity: affinity,
+			Frontends: []Frontend{{Kind: ClusterIP, Addr: netip.AddrFrom4([4]byte{10, x, byte(i >> 8), byte(i)}), Port: 80}},
+			Cluster:   []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:80")},
+		})
+	}
+	return out
+}
+
+func programCrowd(t *testing.T, k *Kernel, want []*Service, node []Element) {
+	t.Helper()
+	c := read(t, k, IPv4)
+	table := NewTable(c)
+	for _, s := range want {
+		table.Number(s)
+	}
+	for _, b := range table.Reconcile(c, Config{}, want, node) {
+		if err := k.Commit(b); err != nil {
+			t.Fatalf("%d messages, %d bytes: %v", len(b.msgs), b.Size(), err)
+		}
+	}
+}
+
+// More programs than the 16 bits of a list's length can tell.
+func TestManyStickyServices(t *testing.T) {
+	k := newNamespace(t).open(t)
+	const n = 1400
+	programCrowd(t, k, crowd(n, 96, time.Hour), nil)
+	c := read(t, k, IPv4)
+	if want := n + len(policies()); len(c.Programs) != want || len(c.Balancers) != n {
+		t.Errorf("%d programs and %d balancers, want %d and %d", len(c.Programs), len(c.Balancers), want, n)
+	}
+	programCrowd(t, k, nil, nil)
+	if c := read(t, k, IPv4); len(c.Balancers) != 0 || len(c.Elements) != 0 {
+		t.Errorf("left behind: %d balancers, %d elements", len(c.Balancers), len(c.Elements))
+	}
+}
+
+// A table of another version is replaced in one transaction, however large that is.
+func TestReplacesLargeTable(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	n.nft(t, "table ip nftproxy {\n map services {\n type ipv4_addr : classid\n }\n}\n", "-f", "-")
+	const services = 50000
+	programCrowd(t, k, append(crowd(services, 96, 0), crowd(services, 97, 0)...), nil)
+	if c := read(t, k, IPv4); len(c.Elements) != 2*3*services {
+		t.Errorf("%d elements", len(c.Elements))
+	}
+}
+
+// Ranges that change in the midst of a large change overlap with those that they replace.
+func TestStageKeepsRangesTogether(t *testing.T) {
+	k := newNamespace(t).open(t)
+	balanced := func(x byte, sources ...string) []*Service {
+		var prefixes []netip.Prefix
+		for _, s := range sources {
+			prefixes = append(prefixes, netip.MustParsePrefix(s))
+		}
+		lb := &Service{Name: "default/lb:http", Proto: TCP, Served: true, Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:80")},
+			Frontends: []Frontend{{Kind: External, Addr: netip.MustParseAddr("203.0.113.1"), Port: 80, Restricted: true, Sources: MergeRanges(prefixes)}}}
+		return append(crowd(ChunkSize, x, 0), lb)
+	}
+	pods := func(p string) []Element { return RangeElements(Pods, IPv4, []netip.Prefix{netip.MustParsePrefix(p)}) }
+	for _, step := range []struct {
+		services []*Service
+		pods     []Element
+	}{
+		{balanced(96, "10.0.0.0/8", "192.0.2.0/24"), pods("10.244.0.0/16")},
+		{balanced(97, "10.0.0.0/16", "192.0.2.0/25"), pods("10.244.0.0/14")},
+		{balanced(98, "10.0.0.0/9"), pods("10.244.0.0/17")},
+		{balanced(99, "0.0.0.0/1", "192.0.2.0/24"), pods("10.0.0.0/8")},
+	} {
+		programCrowd(t, k, step.services, step.pods)
+		if d := DiffElements(read(t, k, IPv4).Elements, wantedElements(step.services, step.pods)); d.Len() != 0 {
+			t.Fatalf("kernel differs: %d deleted, %d added", len(d.Delete), len(d.Add))
+		}
+	}
+	for _, id := range Sets() {
+		if id.ranged() != id.IsInterval() {
+			t.Errorf("%s: ranged %v, declared %v", id, id.ranged(), id.IsInterval())
+		}
+	}
+}
