@@ -10,7 +10,7 @@ MODULE  := github.com/nftproxy/nftproxy
 INFO    := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(INFO).gitVersion=$(VERSION) -X $(INFO).gitCommit=$(COMMIT) -X $(INFO).gitTreeState=archive
 
-.PHONY: all build image deps test demo oracle lint fmt peers clean
+.PHONY: all build image deps test demo oracle bench bench-quick lint fmt peers clean
 
 all: build
 
@@ -42,6 +42,15 @@ demo: deps build
 # Every scenario through nftproxy and through real kube-proxy, side by side.
 oracle: deps build peers
 	go run ./e2e/oracle
+
+# Against real kube-proxy, one machine, one run, taking turns: a table, and report.json and plots in e2e/bench/out. Half an
+# hour and more; bench-quick is one size within 5 minutes.
+bench: deps build peers
+	go test -C e2e/bench .
+	go run -C e2e/bench .
+
+bench-quick: deps build peers
+	go run -C e2e/bench . -rows 1000x3 -changes 8 -churn 10s -rates 100
 
 lint:
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); \
