@@ -27,6 +27,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+const asKubeProxy = "/usr/local/bin/kube-proxy"
+
 // jail becomes /nftproxy in the jail. Files of the configuration are where they were, below the same path.
 func jail(root string, argv []string) error {
 	runtime.LockOSThread() // mounts and capabilities are those of a thread, and exec goes on with this one
@@ -67,7 +69,8 @@ func jail(root string, argv []string) error {
 			env[i] = "JAILED=1"
 		}
 	}
-	return syscall.Exec("/nftproxy", append([]string{"/nftproxy"}, argv[1:]...), env)
+	// By the path that kubeadm's DaemonSet has, which leads to /nftproxy.
+	return syscall.Exec(asKubeProxy, append([]string{asKubeProxy}, argv[1:]...), env)
 }
 
 // onlyNetAdmin gives up all capabilities but CAP_NET_ADMIN for what is executed next, and getting any back.
