@@ -32,6 +32,9 @@ type front struct {
 	slots      []slotted
 	ids        []slotted // sticky: slot to id
 	byID       []slotted // sticky: id to endpoint
+	// What concerns a balancer behind a device.
+	steered                bool
+	hostEndpoint, handedTo netip.AddrPort
 }
 
 // slotted is an endpoint, or an endpoint's id, by slot; or an endpoint by id.
@@ -49,6 +52,7 @@ type collector struct {
 	hairpin    map[nft.Proto]map[netip.AddrPort]bool
 	affinities map[uint32]nft.Affinity
 	clients    map[uint32]int
+	handOff    bool
 	table      Table
 }
 
@@ -138,6 +142,10 @@ func (f *front) element(e *nft.Element, d *nft.Decoded) {
 		f.dropped = true
 	case nft.Restricted:
 		f.restricted = true
+	case nft.Steered:
+		f.steered = true
+	case nft.HostEndpoints:
+		f.hostEndpoint = d.Endpoint
 	case nft.Allowed:
 		f.sources = append(f.sources, d.Range)
 	}

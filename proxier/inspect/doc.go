@@ -89,6 +89,12 @@ type Frontend struct {
 	// Restricted tells that only SourceRanges are admitted.
 	Restricted   bool     `json:"restricted,omitempty"`
 	SourceRanges []string `json:"sourceRanges,omitempty"`
+	// HandedTo is what packets are translated to for another balancer, behind a device of the node (docs/routing.md).
+	HandedTo string `json:"handedTo,omitempty"`
+	// Steered tells that packets of processes of the node are left to that balancer, HostEndpoint that they are led to this
+	// endpoint instead of others.
+	Steered      bool   `json:"steered,omitempty"`
+	HostEndpoint string `json:"hostEndpoint,omitempty"`
 }
 
 // State is what becomes of packets to a frontend.

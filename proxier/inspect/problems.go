@@ -23,6 +23,7 @@ func (c *collector) facts() {
 	c.table.AsWritten = len(c.table.Differences) == 0
 	c.table.MasqueradeMark = fmt.Sprintf("0x%08x", uint32(1)<<cfg.MasqueradeBit)
 	c.table.MasqueradeAll = cfg.MasqueradeAll
+	c.handOff = cfg.Beyond.HandOff
 	if name := cfg.Pods.Interface; name != "" {
 		if cfg.Pods.Prefix {
 			name += "*"

@@ -21,12 +21,13 @@ func (c *collector) service(o owner, fronts []*front) ServicePort {
 	p := ServicePort{Name: o.name, Family: c.snapshot.Family.String(), Protocol: o.proto.String()}
 	p.Namespace, p.Service, p.Port = splitName(o.name)
 	for _, f := range fronts {
+		f.handedTo = c.handedTo(f, fronts)
 		p.Frontends = append(p.Frontends, c.frontend(f))
 		c.affinity(&p, f)
 	}
 	var cluster, local []netip.AddrPort
-	cluster, p.Problems = common(fronts, nft.ClusterView, p.Problems)
-	local, p.Problems = common(fronts, nft.LocalView, p.Problems)
+	cluster, p.Problems = c.common(fronts, nft.ClusterView, p.Problems)
+	local, p.Problems = c.common(fronts, nft.LocalView, p.Problems)
 	p.Endpoints = Endpoints{Cluster: texts(cluster), Local: texts(local), Hairpin: texts(c.hairpins(o.proto, cluster, local))}
 	for _, f := range fronts {
 		p.Problems = append(p.Problems, c.problems(f)...)
@@ -35,19 +36,38 @@ func (c *collector) service(o owner, fronts []*front) ServicePort {
 }
 
 // common returns the endpoints that the frontends have in a view, and notes when they do not agree. One that has
-// none may not need the view.
-func common(fronts []*front, v nft.View, problems []string) ([]netip.AddrPort, []string) {
+// none may not need the view, and what another balancer serves has its own.
+func (c *collector) common(fronts []*front, v nft.View, problems []string) ([]netip.AddrPort, []string) {
 	var out []netip.AddrPort
 	for _, f := range fronts {
 		switch eps := f.endpoints(v); {
-		case len(eps) == 0:
+		case len(eps) == 0, f.handedTo.IsValid() && slices.Contains(eps, f.handedTo):
 		case out == nil:
 			out = eps
+		case c.handOff && c.kind(f) != nft.ClusterIP: // of these, processes of the node get it all
 		case !slices.Equal(out, eps):
 			problems = append(problems, fmt.Sprintf("%s has other endpoints in the %s view than the frontends before it", f, v))
 		}
 	}
 	return out, problems
+}
+
+// handedTo returns what a frontend's traffic is translated to for another balancer, not valid if for none: the ClusterIP, or
+// an address with the Service's NodePort.
+func (c *collector) handedTo(f *front, fronts []*front) netip.AddrPort {
+	if !c.handOff || c.kind(f) == nft.ClusterIP {
+		return netip.AddrPort{}
+	}
+	cluster, local := f.endpoints(nft.ClusterView), f.endpoints(nft.LocalView)
+	if len(cluster) == 1 && c.clusterIPs[cluster[0].Addr()] {
+		return cluster[0]
+	}
+	for _, o := range fronts {
+		if len(local) == 1 && !o.addr.IsValid() && o.port == local[0].Port() && !slices.Contains(cluster, local[0]) {
+			return local[0]
+		}
+	}
+	return netip.AddrPort{}
 }
 
 func (f *front) String() string {
@@ -71,6 +91,13 @@ func (c *collector) frontend(f *front) Frontend {
 	out := Frontend{Kind: KindName(c.kind(f)), Port: f.port, Policy: c.policy(f), State: f.state(), Restricted: f.restricted}
 	if f.addr.IsValid() {
 		out.Address = f.addr.String()
+	}
+	out.Steered = f.steered
+	if f.handedTo.IsValid() {
+		out.HandedTo = f.handedTo.String()
+	}
+	if f.hostEndpoint.IsValid() {
+		out.HostEndpoint = f.hostEndpoint.String()
 	}
 	if f.program != 0 {
 		out.Program = f.program.Chain()

@@ -160,8 +160,11 @@ func (f *Frontend) sources() string {
 	return strings.Join(f.SourceRanges, ",")
 }
 
-// view are the endpoints of the view that the frontend's own traffic gets.
+// view are the endpoints of the view that the frontend's own traffic gets, or what it is handed over to.
 func (s *ServicePort) view(f *Frontend) []string {
+	if f.HandedTo != "" {
+		return []string{f.HandedTo}
+	}
 	if f.Policy == "Local" && f.State != Internal {
 		return s.Endpoints.Local
 	}
