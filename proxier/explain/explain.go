@@ -143,6 +143,8 @@ func outcomeOf(b *branch) Outcome {
 		return Refused
 	case b.state.dnat:
 		return Delivered
+	case slices.ContainsFunc(b.steps(), func(s *step) bool { return s.has(nft.Steered) }):
+		return Steered
 	}
 	return Untouched
 }
@@ -167,6 +169,8 @@ func (n *narrator) summary(out *Explanation, b *branch) string {
 		return fmt.Sprintf("%s: no rule of nftproxy concerns it", what)
 	case Unroutable:
 		return fmt.Sprintf("%s: goes to %s, but the node has no route there", what, among(out.Candidates))
+	case Steered:
+		return fmt.Sprintf("%s: left to the balancer behind the pod gateway, which chooses the endpoint", what)
 	case Mixed:
 		return fmt.Sprintf("%s: what happens depends on the endpoint drawn", what)
 	}

@@ -188,7 +188,7 @@ func (r *run) one(e expr.Any, s *state, did *step) {
 	case *expr.Payload:
 		a.verdict = s.payload(e)
 	case *expr.Meta:
-		a.verdict = s.meta(e)
+		a.verdict = s.meta(e, r.node)
 	case *expr.Ct:
 		a.verdict = s.ct(e)
 	case *expr.Fib:

@@ -86,7 +86,7 @@ func (s *state) network() []byte {
 	return append(append(h, s.from.Addr().AsSlice()...), s.to.Addr().AsSlice()...)
 }
 
-func (s *state) meta(e *expr.Meta) verdict {
+func (s *state) meta(e *expr.Meta, node Node) verdict {
 	if e.SourceRegister {
 		v := binary.NativeEndian.Uint32(s.get(e.Register, 4))
 		switch e.Key {
@@ -109,6 +109,13 @@ func (s *state) meta(e *expr.Meta) verdict {
 	case expr.MetaKeyIIFNAME:
 		name := make([]byte, unix.IFNAMSIZ)
 		copy(name, s.iif)
+		s.put(e.Register, name)
+	case expr.MetaKeyOIFNAME:
+		name := make([]byte, unix.IFNAMSIZ)
+		if node.Route != nil {
+			oif, _ := node.Route(s.to.Addr())
+			copy(name, oif)
+		}
 		s.put(e.Register, name)
 	default:
 		return unknown

@@ -78,7 +78,8 @@ func isFront(set string) bool {
 		return false
 	default:
 		switch id {
-		case nft.Services, nft.NodePorts, nft.RejectServices, nft.DropServices, nft.RejectNodePorts, nft.DropNodePorts, nft.Restricted:
+		case nft.Services, nft.NodePorts, nft.RejectServices, nft.DropServices, nft.RejectNodePorts, nft.DropNodePorts, nft.Restricted,
+			nft.Steered, nft.HostEndpoints:
 			return true
 		}
 		return false
@@ -139,6 +140,12 @@ func (n *narrator) words(s *step) string {
 		return n.view(s)
 	case strings.HasPrefix(s.chain, "affinity-") || strings.HasPrefix(s.chain, "nodeport-affinity-"):
 		return n.sticky(s)
+	case s.has(nft.Steered):
+		return n.steered(s)
+	case s.has(nft.HostEndpoints):
+		return "internalTrafficPolicy is Local, and the endpoint is a process of this node: it gets the packet at once"
+	case a.dnat && n.isHandedOver(s):
+		return "handed over to the balancer behind the device, which chooses the endpoint"
 	case a.dnat && a.drew == 1:
 		return "the one endpoint there is gets the packet"
 	case a.dnat && a.drew > 1:
@@ -151,6 +158,28 @@ func (n *narrator) words(s *step) string {
 		return "masqueraded: the endpoint sees an address of this node as the source"
 	}
 	return n.unserved(s)
+}
+
+// steered is about the rules for what the balancer behind the pod gateway serves.
+func (n *narrator) steered(s *step) string {
+	switch {
+	case s.action.masquerade:
+		return "masqueraded: the balancer sees the node's address on the device"
+	case s.action.verdict == leave:
+		return ""
+	}
+	return fmt.Sprintf("%s; internalTrafficPolicy is Local: marked, so that routing leads it to the balancer behind the pod gateway", n.addressed())
+}
+
+// isHandedOver tells whether a DNAT is to another balancer.
+func (n *narrator) isHandedOver(s *step) bool {
+	for _, set := range []nft.SetID{nft.Endpoints, nft.NodePortEndpoints} {
+		if h := s.found(set.String()); h != nil && n.frontend != nil {
+			d, _ := n.decode(h)
+			return d.Endpoint.String() == n.frontend.HandedTo
+		}
+	}
+	return false
 }
 
 // unserved is about what is refused or dropped, and about rules that are not of this version.
