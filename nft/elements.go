@@ -5,6 +5,7 @@ package nft
 
 import (
 	"cmp"
+	"encoding/binary"
 	"hash/fnv"
 	"net/netip"
 	"slices"
@@ -153,7 +154,8 @@ func appendSlot(out []Element, s *Service, f *Frontend, slot Slot, e netip.AddrP
 
 // endpointIDs returns the ids of the endpoints of a sticky view: the view in the top bit, below it a hash
 // of address and port, so that an endpoint has the same id whenever it comes back, on every node and after every
-// restart. Of two with one hash the lower endpoint keeps it, the other counts up: at worst a client chooses anew.
+// restart. Of two with one hash the lower endpoint keeps it, the other is hashed anew: at worst a client chooses anew,
+// and who chose addresses so that their hashes are all one gains nothing.
 func endpointIDs(v View, eps []netip.AddrPort) []uint32 {
 	order := make([]int, len(eps))
 	for i := range order {
@@ -163,9 +165,9 @@ func endpointIDs(v View, eps []netip.AddrPort) []uint32 {
 	ids := make([]uint32, len(eps))
 	taken := make(map[uint32]bool, len(eps))
 	for _, i := range order {
-		id := endpointHash(eps[i])
-		for id == 0 || taken[id] {
-			id = (id + 1) & (1<<31 - 1)
+		id := endpointHash(eps[i], 0)
+		for try := uint32(1); id == 0 || taken[id]; try++ {
+			id = endpointHash(eps[i], try)
 		}
 		taken[id] = true
 		ids[i] = id | uint32(v)<<31
@@ -173,9 +175,13 @@ func endpointIDs(v View, eps []netip.AddrPort) []uint32 {
 	return ids
 }
 
-func endpointHash(e netip.AddrPort) uint32 {
+// endpointHash hashes an endpoint, at each try in another way.
+func endpointHash(e netip.AddrPort, try uint32) uint32 {
 	h := fnv.New32a()
 	b, _ := e.MarshalBinary() // never fails
+	if try > 0 {
+		h.Write(binary.BigEndian.AppendUint32(nil, try))
+	}
 	h.Write(b)
 	return h.Sum32() & (1<<31 - 1)
 }

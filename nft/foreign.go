@@ -42,7 +42,9 @@ func (k *Kernel) RemoveKubeProxy() (Removed, error) {
 		err := errUnsteady
 		for range readAttempts {
 			var found *leftovers
-			if found, err = k.findLeftovers(f); err != nil {
+			if found, err = k.findLeftovers(f); errors.Is(err, unix.EINTR) {
+				continue
+			} else if err != nil {
 				break
 			}
 			if err = k.commitAll(found.batches()); err == nil {

@@ -18,6 +18,8 @@ type Kernel struct {
 	netns  int
 	conn   *netlink.Conn
 	buffer int // asked for, in bytes; see reserve
+	// broken says that the socket is closed, or that replies to an earlier request may still come in by it.
+	broken bool
 }
 
 // Open returns a Kernel for the network namespace of the descriptor, or of the calling process if it is 0.
@@ -51,12 +53,12 @@ func (k *Kernel) dial() error {
 	_ = conn.SetWriteBuffer(socketBuffer)
 	_ = conn.SetReadBuffer(socketBuffer)
 	_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
-	k.conn, k.buffer = conn, socketBuffer
+	k.conn, k.buffer, k.broken = conn, socketBuffer, false
 	return nil
 }
 
 // PortID is the netlink port that our transactions carry, by which a watcher tells them from others'. It
-// changes when a failed commit made the Kernel open a new socket.
+// changes when a failure made the Kernel open a new socket.
 func (k *Kernel) PortID() uint32 { return k.conn.PID() }
 
 // OpError is a transaction that the kernel refused; nothing of it was done.
@@ -87,6 +89,9 @@ func (k *Kernel) Commit(b *Batch) error {
 	if len(b.msgs) == 0 {
 		return nil
 	}
+	if err := k.ready(); err != nil {
+		return err
+	}
 	k.reserve(b)
 	sent, err := k.conn.SendMessages(b.framed())
 	if err == nil {
@@ -97,11 +102,17 @@ func (k *Kernel) Commit(b *Batch) error {
 	}
 	err = b.explain(sent, err)
 	// More replies may be on their way; a new socket has none.
-	_ = k.conn.Close()
-	if again := k.dial(); again != nil {
-		return errors.Join(err, again)
+	k.broken = true
+	return errors.Join(err, k.ready())
+}
+
+// ready replaces a broken socket. If that fails, as for want of descriptors, the next use tries again.
+func (k *Kernel) ready() error {
+	if !k.broken {
+		return nil
 	}
-	return err
+	_ = k.conn.Close()
+	return k.dial()
 }
 
 // reserve makes room in the send buffer for a transaction that cannot be split, as one that replaces the table of

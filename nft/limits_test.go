@@ -97,3 +97,122 @@ func TestStageKeepsRangesTogether(t *testing.T) {
 		}
 	}
 }
+
+// A socket that was lost comes back with the next use: the loop reads before it commits anything.
+func TestBrokenSocketIsReplaced(t *testing.T) {
+	k := newNamespace(t).open(t)
+	programCrowd(t, k, crowd(1, 96, 0), nil)
+	_ = k.conn.Close()
+	if _, err := k.Read(IPv4); err == nil {
+		t.Error("read from a closed socket")
+	}
+	if c := read(t, k, IPv4); len(c.Elements) != 3 {
+		t.Errorf("%d elements", len(c.Elements))
+	}
+}
+
+// Others may commit more often than a large table can be read.
+func TestReadWhileOthersCommit(t *testing.T) {
+	n := newNamespace(t)
+	k, other := n.open(t), n.open(t)
+	services := crowd(10000, 96, 0)
+	programCrowd(t, k, services, nil)
+	stop, done := make(chan struct{}), make(chan error)
+	go func() {
+		for {
+			b := &Batch{}
+			b.AddTable(IPv6)
+			b.DeleteTable(IPv6, TableName)
+			err := other.Commit(b)
+			select {
+			case <-stop:
+				done <- err
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	c := read(t, k, IPv4)
+	close(stop)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if d := DiffElements(c.Elements, wantedElements(services, nil)); d.Len() != 0 {
+		t.Errorf("read otherwise: %d too many, %d missing", len(d.Delete), len(d.Add))
+	}
+}
+
+// The first start of a node with many sticky Services.
+func TestNumberingIsLinear(t *testing.T) {
+	table := NewTable(&Content{Family: IPv4})
+	start := time.Now()
+	services := crowd(30000, 96, time.Hour)
+	for _, s := range services {
+		table.Number(s)
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("%d Services numbered in %v", len(services), took)
+	}
+	if last := services[len(services)-1].AffinityIDs; last != [2]uint32{59999, 60000} {
+		t.Errorf("last numbers %v", last)
+	}
+}
+
+// Who may write EndpointSlices can choose addresses of one hash.
+func TestEndpointIDsOfOneHash(t *testing.T) {
+	eps, others := sameHash(), []netip.AddrPort{}
+	for i := range eps {
+		others = append(others, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80))
+	}
+	start := time.Now()
+	endpointIDs(ClusterView, others)
+	usual := time.Since(start)
+	start = time.Now()
+	ids := endpointIDs(ClusterView, eps)
+	if took := time.Since(start); took > 30*usual {
+		t.Errorf("ids of %d endpoints took %v instead of %v", len(eps), took, usual)
+	}
+	taken := map[uint32]bool{}
+	for _, id := range ids {
+		if id == 0 || taken[id] {
+			t.Fatalf("id %d twice", id)
+		}
+		taken[id] = true
+	}
+}
+
+// sameHash finds endpoints whose FNV-1a hashes differ in the top bit at most, by meeting in the middle: three bytes from
+// the front, three from the back.
+func sameHash() []netip.AddrPort {
+	const basis, prime = 2166136261, 16777619
+	inverse := uint32(1) // of prime, modulo 2^32
+	for range 5 {
+		inverse *= 2 - prime*inverse
+	}
+	front := map[uint32][3]byte{} // by the upper 24 bits of the state behind them
+	for i := range uint32(1 << 21) {
+		b := [3]byte{byte(i >> 16), byte(i >> 8), byte(i)}
+		h := uint32(basis)
+		for _, c := range b {
+			h = (h ^ uint32(c)) * prime
+		}
+		front[h>>8] = b
+	}
+	var out []netip.AddrPort
+	for i := range uint32(1 << 17) {
+		lo, hi := byte(i), byte(i>>8)
+		h := uint32(0x1234567) | i>>16<<31
+		h = h*inverse ^ uint32(hi)
+		h = h*inverse ^ uint32(lo)
+		h *= inverse
+		if b, ok := front[h>>8]; ok {
+			var state uint32 = basis
+			for _, c := range b {
+				state = (state ^ uint32(c)) * prime
+			}
+			addr := netip.AddrFrom4([4]byte{b[0], b[1], b[2], byte(h ^ state)})
+			out = append(out, netip.AddrPortFrom(addr, uint16(hi)<<8|uint16(lo)))
+		}
+	}
+	return out
+}

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -51,8 +53,10 @@ var errUnsteady = errors.New("ruleset kept changing while it was read")
 const readAttempts = 10
 
 // Read returns the content of a family's table. It reads in parts; when the generation of the ruleset changes
-// meanwhile, it starts over.
+// meanwhile, it starts over, until it read the same twice: others may commit to tables of their own all the time, and
+// generations are of all tables together.
 func (k *Kernel) Read(f Family) (*Content, error) {
+	var last *Content
 	for range readAttempts {
 		before, err := k.Generation()
 		if err != nil {
@@ -66,11 +70,26 @@ func (k *Kernel) Read(f Family) (*Content, error) {
 		if errGen != nil {
 			return nil, errGen
 		}
-		if before == after {
+		switch {
+		case before == after:
 			return c, err
+		case err != nil:
+			last = nil
+		case last.equal(c):
+			return c, nil
+		default:
+			last = c
 		}
 	}
 	return nil, fmt.Errorf("read table %s %s, %d attempts: %w", f, TableName, readAttempts, errUnsteady)
+}
+
+// equal tells whether two contents say the same, in the same order; nil equals nothing.
+func (c *Content) equal(o *Content) bool {
+	sameChain := func(a, b ChainContent) bool { return sameHook(a.Hook, b.Hook) && slices.Equal(a.Rules, b.Rules) }
+	return c != nil && c.Exists == o.Exists && slices.Equal(c.Elements, o.Elements) &&
+		maps.EqualFunc(c.Chains, o.Chains, sameChain) && maps.Equal(c.Sets, o.Sets) &&
+		maps.Equal(c.Programs, o.Programs) && maps.Equal(c.Balancers, o.Balancers)
 }
 
 // Generation returns the id of the ruleset's generation in this network namespace; each commit, anyone's, ends one.
@@ -358,17 +377,21 @@ func (k *Kernel) request(typ uint16, flags netlink.HeaderFlags, body wire, each 
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ), Flags: netlink.Request | flags},
 		Data:   body,
 	}
-	req, err := k.conn.Send(req)
-	if err != nil {
+	if err := k.ready(); err != nil {
 		return err
 	}
+	req, err := k.conn.Send(req)
+	if err != nil {
+		k.broken = true
+		return err
+	}
+	interrupted := false
 	for m, err := range k.conn.ReceiveIter() {
 		if err != nil {
+			k.broken = !isReply(err)
 			return unwrapErrno(err)
 		}
-		if m.Header.Flags&netlink.DumpInterrupted != 0 {
-			err = unix.EINTR
-		}
+		interrupted = interrupted || m.Header.Flags&netlink.DumpInterrupted != 0
 		if m.Header.Sequence != req.Header.Sequence || len(m.Data) < 4 {
 			continue
 		}
@@ -376,7 +399,16 @@ func (k *Kernel) request(typ uint16, flags netlink.HeaderFlags, body wire, each 
 			return err
 		}
 	}
+	if interrupted { // and may have missed something
+		return unix.EINTR
+	}
 	return nil
+}
+
+// isReply tells an error that the kernel replied with from one of the socket.
+func isReply(err error) bool {
+	var nl *netlink.OpError
+	return errors.As(err, &nl) && nl.Sequence != 0
 }
 
 func decodeMessage(b []byte, each func(*netlink.AttributeDecoder), done func()) error {

@@ -51,6 +51,7 @@ func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Elemen
 func (t *Table) settle() {
 	clear(t.numbers)
 	clear(t.taken)
+	t.free = 0
 	for id, a := range t.affinities {
 		t.numbers[a.Owner], t.taken[id] = id, true
 	}

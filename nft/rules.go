@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -33,14 +34,14 @@ func (k *Kernel) Snapshot(f Family) (*Snapshot, error) {
 			return nil, err
 		}
 		rules, err := k.rules(f)
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.EINTR) {
 			return nil, fmt.Errorf("read rules of table %s %s: %w", f, TableName, err)
 		}
-		after, err := k.Generation()
-		if err != nil {
-			return nil, err
+		after, errGen := k.Generation()
+		if errGen != nil {
+			return nil, errGen
 		}
-		if before == after {
+		if before == after && err == nil {
 			return &Snapshot{c, rules}, nil
 		}
 	}

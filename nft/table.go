@@ -17,6 +17,7 @@ type Table struct {
 	affinities map[uint32]Affinity
 	numbers    map[string]uint32 // affinity numbers by owner, also of those not committed yet
 	taken      map[uint32]bool   // numbers that are in use, reserved or waiting to be swept
+	free       uint32            // no number below it is free, but for 0, which is none
 	retired    []uint32          // out of use, their chains not yet deleted
 	pending    []func()
 	adding     map[Program]bool // balancers of this batch
@@ -40,8 +41,10 @@ func (t *Table) Number(s *Service) {
 	for v, owner := range s.AffinityOwners() {
 		id, ok := t.numbers[owner]
 		if !ok {
-			for id = 1; t.taken[id]; id++ {
+			for t.taken[t.free] || t.free == 0 {
+				t.free++
 			}
+			id = t.free
 			t.numbers[owner], t.taken[id] = id, true
 		}
 		s.AffinityIDs[v] = id
@@ -157,10 +160,16 @@ func (t *Table) Release(b *Batch, owners []string) {
 			if known {
 				t.retired = append(t.retired, id)
 			} else {
-				delete(t.taken, id)
+				t.forget(id)
 			}
 		})
 	}
+}
+
+// forget makes a number free.
+func (t *Table) forget(id uint32) {
+	delete(t.taken, id)
+	t.free = min(t.free, id)
 }
 
 // Sweep deletes the chains and maps that earlier batches released, and tells whether there are any.
@@ -178,7 +187,7 @@ func (t *Table) Sweep(b *Batch) bool {
 		b.deleteSet(t.Family, AffinityMap(id))
 		t.pending = append(t.pending, func() {
 			delete(t.affinities, id)
-			delete(t.taken, id)
+			t.forget(id)
 			t.retired = slices.DeleteFunc(t.retired, func(r uint32) bool { return r == id })
 		})
 	}
