@@ -6,6 +6,7 @@ package proxier
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -95,13 +96,21 @@ func (p *Proxier) event(r kube.Ref, uid, reason, message string) {
 	}
 }
 
+// lossesTold is how many frontends an Event names; its note has room for no more.
+const lossesTold = 16
+
 // reportLosses logs, and writes an Event about, frontends of a Service that an older one has, when they change.
 func (p *Proxier) reportLosses(svc *kube.Service) {
 	losses := p.index.Losses(svc.Name)
-	text := ""
-	for _, l := range losses {
-		text += fmt.Sprintf("%s belongs to %s; ", l.Claim, l.Winner)
+	var all strings.Builder
+	for i, l := range losses {
+		if i == lossesTold {
+			fmt.Fprintf(&all, "and %d more; ", len(losses)-i)
+			break
+		}
+		fmt.Fprintf(&all, "%s belongs to %s; ", l.Claim, l.Winner)
 	}
+	text := all.String()
 	if text == p.losses[svc.Name] {
 		return
 	}

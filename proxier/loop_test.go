@@ -39,6 +39,7 @@ type rig struct {
 	health *health.Proxy
 	events chan string
 	flows  *told
+	ahead  atomic.Int64 // how far the clock of health is
 	stop   func()
 }
 
@@ -47,6 +48,7 @@ type faulty struct {
 	*nft.Kernel
 	refuse  atomic.Pointer[string] // refuse batches with an element of this comment
 	lie     atomic.Bool            // commit, and report a failure
+	fail    atomic.Bool            // do not commit, and report a failure that is about no element
 	commits atomic.Int64
 	written atomic.Int64 // elements
 }
@@ -58,6 +60,9 @@ func (k *faulty) Commit(b *nft.Batch) error {
 		if e := b.Find(func(e nft.Element) bool { return e.Comment == *name }); e != nil {
 			return &nft.OpError{Op: "add elements", Family: b.Family(), Element: e, Errno: syscall.EINVAL}
 		}
+	}
+	if k.fail.Load() {
+		return syscall.ENOMEM
 	}
 	err := k.Kernel.Commit(b)
 	if err == nil && k.lie.Load() {
@@ -105,7 +110,7 @@ func (r *rig) start() {
 		r.t.Fatal(err)
 	}
 	r.kernel = &faulty{Kernel: kernel}
-	r.health = health.New(time.Minute, time.Now, v1.IPv4Protocol, v1.IPv6Protocol)
+	r.health = health.New(time.Minute, func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }, v1.IPv4Protocol, v1.IPv6Protocol)
 	listeners := health.NewListeners(r.health, func(types.NamespacedName, error) {})
 	r.Proxier = New(Options{
 		Config: &config.Config{

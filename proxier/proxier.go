@@ -73,6 +73,7 @@ type Proxier struct {
 	// What follows belongs to the goroutine of Run.
 	kernel  dataplane
 	watch   *nft.Watch
+	ignored uint32 // the port that the watch does not report
 	around  surroundings
 	index   *build.Index
 	entries map[kube.Name]*entry // committed
@@ -112,6 +113,7 @@ type table struct {
 // entry is what one Service asks of the dataplane in both families.
 type entry struct {
 	ports []build.Port
+	byKey map[portKey]*build.Port // made at need
 }
 
 var errClosed = errors.New("closed by the kernel")
@@ -175,7 +177,7 @@ func (p *Proxier) runOn(ctx context.Context, kernel dataplane) error {
 	defer cancel()
 	watchers := []func(context.Context) error{p.watchAddresses, p.watchAffinity}
 	if p.watch != nil {
-		if err := p.watch.Ignore(kernel.PortID()); err != nil {
+		if err := p.ignoreOurs(); err != nil {
 			return err
 		}
 		watchers = append(watchers, func(ctx context.Context) error {
@@ -265,6 +267,9 @@ func (p *Proxier) round(ctx context.Context) time.Duration {
 	p.known = false
 	p.tracker.giveBack(work)
 	p.countFailure(err)
+	for _, f := range p.families { // also if nothing was queued: our tables may be gone
+		p.opt.Health.Queued(ipFamily(f))
+	}
 	wait := p.retry.next(p.opt.Config.SyncPeriod)
 	log.Error(err, "Sync failed, will read the tables and try again", "services", len(work.services), "in", wait)
 	return wait
@@ -356,16 +361,28 @@ func (p *Proxier) countFailure(err error) {
 	}
 }
 
+// ignoreOurs makes the watch ignore what we commit: any failure may have made the kernel's side open a new socket.
+func (p *Proxier) ignoreOurs() error {
+	now := p.kernel.PortID()
+	if p.watch == nil || now == p.ignored {
+		return nil
+	}
+	if err := p.watch.Ignore(now); err != nil {
+		return err
+	}
+	p.ignored = now
+	return nil
+}
+
 // commit carries out one transaction.
 func (p *Proxier) commit(b *nft.Batch, f nft.Family) error {
 	if b.Empty() {
 		return nil
 	}
-	start, port := time.Now(), p.kernel.PortID()
-	err := p.kernel.Commit(b)
-	if now := p.kernel.PortID(); now != port && p.watch != nil {
-		// A refused commit made the kernel's side open a new socket.
-		err = errors.Join(err, p.watch.Ignore(now))
+	start := time.Now()
+	err := p.ignoreOurs()
+	if err == nil {
+		err = errors.Join(p.kernel.Commit(b), p.ignoreOurs())
 	}
 	if err != nil {
 		return fmt.Errorf("commit %d elements: %w", b.Elements(), err)

@@ -47,12 +47,12 @@ func (p *Proxier) resyncOnce(ctx context.Context, updates []*update) error {
 
 func (p *Proxier) resyncFamily(ctx context.Context, f nft.Family, updates []*update) error {
 	content, err := p.kernel.Read(f)
-	if err != nil {
+	if err = errors.Join(err, p.ignoreOurs()); err != nil {
 		return err
 	}
 	t := &table{Table: nft.NewTable(content), node: p.around.byFam[f].elements, config: p.around.byFam[f].config}
-	if !p.synced && p.opt.Flows != nil {
-		p.formerly[f] = flowsOffered(content)
+	if _, again := p.formerly[f]; !again && !p.synced && p.opt.Flows != nil {
+		p.formerly[f] = flowsOffered(content) // an attempt that failed may have changed it since
 	}
 	want := wanted(f, t, nft.NewMemory(content), updates)
 	batches := t.Reconcile(content, t.config, want, t.node)

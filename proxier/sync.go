@@ -33,13 +33,34 @@ func (e *entry) port(like *build.Port) *build.Port {
 	if e == nil {
 		return nil
 	}
+	if len(e.ports) > fewPorts {
+		if e.byKey == nil {
+			e.byKey = make(map[portKey]*build.Port, len(e.ports))
+			for i := range e.ports {
+				e.byKey[keyOf(&e.ports[i])] = &e.ports[i]
+			}
+		}
+		return e.byKey[keyOf(like)]
+	}
 	for i := range e.ports {
-		if p := &e.ports[i]; p.Family == like.Family && p.Name == like.Name && p.HandedOff == like.HandedOff {
+		if p := &e.ports[i]; keyOf(p) == keyOf(like) {
 			return p
 		}
 	}
 	return nil
 }
+
+// fewPorts is up to how many ports an entry is searched one by one: nearly all have fewer.
+const fewPorts = 16
+
+// portKey is what tells the ports of an entry apart.
+type portKey struct {
+	family    nft.Family
+	name      string
+	handedOff bool
+}
+
+func keyOf(p *build.Port) portKey { return portKey{p.Family, p.Name, p.HandedOff} }
 
 // dataplaneOf returns the Service of a port, nil for none.
 func dataplaneOf(p *build.Port) *nft.Service {
@@ -93,6 +114,7 @@ func (p *Proxier) update(n kube.Name) *update {
 	svc, endpoints := p.tracker.service(n)
 	u := &update{name: n, prev: p.entries[n], service: svc}
 	if svc == nil {
+		delete(p.losses, n)
 		return u
 	}
 	u.out = build.Build(build.Input{

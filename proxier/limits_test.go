@@ -1,0 +1,120 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxier
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/nftproxy/nftproxy/ctsync"
+	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/kube"
+)
+
+// A Service has as many ports as fit in etcd, and whoever may write its slices can have it built anew all the time.
+func TestManyPorts(t *testing.T) {
+	r := newRig(t)
+	const ports = 10000
+	name := kube.Name{Namespace: "default", Name: "wide"}
+	svc := &kube.Service{Name: name, UID: "uid", Created: 1, ClusterIPs: [2]netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00:10:96::1")}}
+	slice := func(v6 bool, last int) *kube.EndpointSlice {
+		s := &kube.EndpointSlice{Name: kube.Name{Namespace: "default", Name: fmt.Sprint("wide-", v6)}, Service: name, IPv6: v6}
+		a := netip.AddrFrom4([4]byte{10, 244, 0, byte(last)})
+		if v6 {
+			a = netip.MustParseAddr(fmt.Sprintf("fd00:244::%x", last))
+		}
+		s.Endpoints = []kube.Endpoint{{Addr: a, Ready: true, Serving: true}}
+		for i := range svc.Ports {
+			s.Ports = append(s.Ports, kube.SlicePort{Name: svc.Ports[i].Name, Proto: kube.TCP, Port: uint16(i + 1)})
+		}
+		return s
+	}
+	for i := range ports {
+		svc.Ports = append(svc.Ports, kube.ServicePort{Name: kube.Intern(fmt.Sprintf("p%05d", i)), Proto: kube.TCP, Port: uint16(i + 1)})
+	}
+	r.set(svc, slice(false, 1), slice(true, 1))
+	r.sync()
+	r.ready()
+	start := time.Now()
+	r.set(slice(false, 2), slice(true, 2))
+	r.eventually("all ports on the new endpoint", func() bool {
+		n := 0
+		for _, e := range r.content(nft.IPv6).Elements {
+			if e.Set == nft.Endpoints && e.Data[15] == 2 {
+				n++
+			}
+		}
+		return n == ports
+	})
+	if took := time.Since(start); took > 4*time.Second {
+		t.Errorf("%d ports took %v", ports, took)
+	}
+}
+
+// What is told of a Service goes with it.
+func TestLossesAreForgotten(t *testing.T) {
+	r := newRig(t)
+	r.set(service(1, 1)...)
+	for i := range 100 {
+		thief := service(1, 0)[0].(*kube.Service)
+		thief.Name.Name, thief.Created = fmt.Sprint("thief-", i), 2
+		r.set(thief)
+	}
+	r.sync()
+	r.ready()
+	r.eventually("Events", func() bool { return len(r.events) == 100 })
+	for i := range 100 {
+		r.Sink().Delete(kube.Ref{Kind: kube.KindService, Name: kube.Name{Namespace: "default", Name: fmt.Sprint("thief-", i)}})
+	}
+	r.set(service(2, 1)...)
+	r.eventually("later Service", func() bool { return r.count(nft.Services) == 2 })
+	r.stop()
+	if len(r.losses) != 0 {
+		t.Errorf("%d Services that are gone are still known", len(r.losses))
+	}
+}
+
+// The tables are gone and do not come back: that is not healthy, although no object changed.
+func TestUnrepairedIsUnhealthy(t *testing.T) {
+	r := newRig(t)
+	r.set(service(1, 1)...)
+	r.sync()
+	r.ready()
+	r.kernel.fail.Store(true)
+	r.nft("delete", "table", "ip", nft.TableName)
+	r.eventually("a repair that fails", func() bool {
+		r.ahead.Store(int64(time.Hour))
+		return !r.health.Healthy()
+	})
+	r.kernel.fail.Store(false)
+	r.eventually("healthy again", r.health.Healthy)
+	if r.count(nft.Services) != 1 {
+		t.Error("healthy without a table")
+	}
+}
+
+// What the tables led to when we came is what they had before the first attempt, not before the last.
+func TestServiceDeletedWhileDownAndFirstSyncFails(t *testing.T) {
+	r := newRig(t)
+	r.set(service(1, 2)...)
+	r.set(service(2, 2)...)
+	r.sync()
+	r.ready()
+	r.stop()
+	r.flows = &told{offered: map[ctsync.Frontend]ctsync.Change{}}
+	r.start()
+	r.kernel.lie.Store(true)
+	r.set(service(1, 2)...)
+	r.sync()
+	r.eventually("removed", func() bool { return r.count(nft.Services) == 1 })
+	r.kernel.lie.Store(false)
+	r.ready()
+	r.eventually("gone is told", func() bool {
+		r.flows.mu.Lock()
+		defer r.flows.mu.Unlock()
+		return r.flows.offered[ctsync.Frontend{Addr: netip.MustParseAddr("10.96.0.2"), Port: 80, Proto: ctsync.TCP}].Removed
+	})
+}
