@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
 )
@@ -23,10 +24,9 @@ func loopback(f lab.Family, port uint16) netip.AddrPort {
 	return at(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
 }
 
-// fromLocalhost has NodePorts served on localhost too.
-func fromLocalhost(t *testing.T) *cluster {
-	c := fromManifests(t, lab.Options{})
-	c.spec.Config = map[string]any{"nodePortAddresses": []string{"primary", "localhost"}}
+// onLocalhost has NodePorts served on localhost too.
+func onLocalhost(c *cluster, others ...string) *cluster {
+	c.spec.Config = map[string]any{"nodePortAddresses": append(others, "localhost")}
 	return c
 }
 
@@ -40,7 +40,7 @@ func (c *cluster) eventually(what string, p lab.Probe, ok func(lab.Result) bool)
 
 // NodePorts on 127.0.0.1 and ::1: TCP and UDP, all endpoints in turn, which see an address of the node.
 func TestLocalhostNodePorts(t *testing.T) {
-	c := fromLocalhost(t)
+	c := onLocalhost(fromManifests(t, lab.Options{}), "primary")
 	near, far := c.Pod(1, 1), c.Pod(2, 1)
 	c.serve(8080, []*lab.Pod{near, far}, lab.TCP, lab.UDP)
 	svc := lab.WithNodePorts(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080), lab.Port(lab.UDP, 80, 8080)), 30080)
@@ -115,7 +115,7 @@ func (c *cluster) strangerAt(node *lab.Node) lab.Probe {
 
 // A port that another process has is told of, and taken when that lets go of it.
 func TestLocalhostNodePortInUse(t *testing.T) {
-	c := fromLocalhost(t)
+	c := onLocalhost(fromAPI(t, lab.Options{}), "primary")
 	node, pod := c.Node(1), c.Pod(1, 1)
 	c.serve(8080, []*lab.Pod{pod}, lab.TCP)
 	svc := lab.WithNodePorts(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080)), 30080)
@@ -136,6 +136,7 @@ func TestLocalhostNodePortInUse(t *testing.T) {
 	if log := proxies[0].Tail(1000); !strings.Contains(log, `NodePort is not served on localhost`) {
 		t.Errorf("nothing in the log:\n%s", log)
 	}
+	c.eventAbout("web", "FailedToServeLocalhostNodePort")
 	if err := squatter.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +146,7 @@ func TestLocalhostNodePortInUse(t *testing.T) {
 
 // A NodePort is none of the internal traffic policy's business, on localhost as elsewhere.
 func TestLocalhostInternalPolicy(t *testing.T) {
-	c := fromLocalhost(t)
+	c := onLocalhost(fromManifests(t, lab.Options{}), "primary")
 	far := c.Pod(2, 1)
 	c.serve(8080, []*lab.Pod{far}, lab.TCP)
 	svc := lab.WithNodePorts(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080)), 30080)
@@ -156,5 +157,55 @@ func TestLocalhostInternalPolicy(t *testing.T) {
 	c.start()
 	for _, f := range lab.Families() {
 		c.eventually("both policies Local", lab.Probe{From: c.Node(1).Host, Proto: lab.TCP, To: loopback(f, 30080)}, isAnswered)
+	}
+}
+
+// eventAbout waits for an Event about a Service.
+func (c *cluster) eventAbout(service, reason string) {
+	c.t.Helper()
+	events := c.spec.API.ControlPlane.Client.EventsV1().Events("default")
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		list, err := events.List(c.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, e := range list.Items {
+			if e.Regarding.Name == service && e.Reason == reason {
+				return
+			}
+		}
+	}
+	c.t.Errorf("no Event %s about %s", reason, service)
+}
+
+// On a node that takes NodePorts on localhost alone the internal policy counts, and nothing else listens. All processes of
+// the node are one client: they stay with one endpoint.
+func TestLocalhostAlone(t *testing.T) {
+	c := onLocalhost(fromManifests(t, lab.Options{}))
+	local := c.Node(1).Pods
+	c.serve(8080, append(local[:2:2], c.Pod(2, 1)), lab.TCP)
+	policy := corev1.ServiceInternalTrafficPolicyLocal
+	svc := lab.WithNodePorts(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080)), 30080)
+	svc.Spec.InternalTrafficPolicy = &policy
+	sticky := lab.WithNodePorts(lab.NewService("sticky", 11, lab.Port(lab.TCP, 80, 8080)), 30090)
+	sticky.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	all := endpoints(local[0], local[1], c.Pod(2, 1))
+	c.apply(svc, lab.NewSlices(svc, all...), sticky, lab.NewSlices(sticky, all...))
+	c.start()
+	for _, f := range lab.Families() {
+		p := lab.Probe{From: c.Node(1).Host, Proto: lab.TCP, To: loopback(f, 30080)}
+		c.eventually("opened", p, isAnswered)
+		if got := p.Repeat(40, 4); !got.AllAnswered() || len(got.Backends) != 2 || got.Backends[c.Pod(2, 1).Name] != 0 {
+			t.Errorf("%s, internal policy Local: %s", f, got)
+		}
+		p.To = loopback(f, 30090)
+		c.eventually("opened", p, isAnswered)
+		if got := p.Repeat(40, 4); !got.AllAnswered() || len(got.Backends) != 1 {
+			t.Errorf("%s, session affinity: %s", f, got)
+		}
+		p.To = at(c.Node(1).IP(f), 30080)
+		if r := p.Send(); r.Verdict == lab.Answered {
+			t.Errorf("%s: answered at the node's address: %s", f, r)
+		}
 	}
 }
