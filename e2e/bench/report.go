@@ -108,14 +108,20 @@ func machine() string {
 	return fmt.Sprintf("%d processors, Linux %s, load %s at the start", runtime.NumCPU(), strings.TrimSpace(string(release)), load)
 }
 
-// write writes report.json, report.md and the plots.
+// write writes report.json, report.md, the plots, and samples.json with every single measurement.
 func (r *report) write(dir string) error {
-	text, err := json.MarshalIndent(r.document(), "", "  ")
-	if err != nil {
-		return err
+	raw := map[string]any{}
+	for _, row := range r.rows {
+		raw[row.String()] = row.samples
 	}
-	if err := os.WriteFile(filepath.Join(dir, "report.json"), append(text, '\n'), 0o644); err != nil {
-		return err
+	for name, content := range map[string]any{"report.json": r.document(), "samples.json": raw} {
+		text, err := json.MarshalIndent(content, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), append(text, '\n'), 0o644); err != nil {
+			return err
+		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, "report.md"), []byte(r.markdown()), 0o644); err != nil {
 		return err

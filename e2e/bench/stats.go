@@ -11,13 +11,15 @@ import (
 	"strings"
 )
 
-// quantile is the smallest value that at least the share q of all values do not exceed; NaN of none.
+// quantile is the value below which the share q of all values lies, interpolated between the two nearest; NaN of none.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
 	}
 	sorted := slices.Sorted(slices.Values(values))
-	return sorted[max(0, int(math.Ceil(q*float64(len(sorted))))-1)]
+	at := q * float64(len(sorted)-1)
+	low, high := sorted[int(at)], sorted[int(math.Ceil(at))]
+	return low + (high-low)*(at-math.Floor(at))
 }
 
 // series yields labels and value of each line of a metric in Prometheus' text format.
