@@ -5,10 +5,12 @@ package e2e
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
+	"github.com/nftproxy/nftproxy/routing"
 )
 
 // TestHandoffLocal: traffic from outside under externalTrafficPolicy Local goes to the balancer behind the device by the
@@ -90,4 +92,70 @@ func TestHandoffCluster(t *testing.T) {
 
 	s = b.add(nil)
 	b.follow(s, hop{name: "no endpoint", from: client, to: s.nodePort, verdict: lab.Refused})
+}
+
+// TestHandoffKeepsFlows: while a Service's endpoints change, datagram flows that are handed over or steered stay: their
+// endpoint is for the balancer to judge.
+func TestHandoffKeepsFlows(t *testing.T) {
+	b := newBeyond(t, nil)
+	b.show()
+	first, second := b.here(b.Pod(3, 1)), b.here(b.Pod(3, 2))
+	cluster, local, steered := b.add(nil, first), b.add(localETP, first), b.add(localITP, first)
+	type kept struct {
+		*lab.Conn
+		name string
+	}
+	var conns []kept
+	for _, f := range lab.Families() {
+		for name, p := range map[string]lab.Probe{
+			"ETP Cluster": {From: b.Client(1).Host, To: cluster.nodePort(f)},
+			"ETP Local":   {From: b.Client(1).Host, To: local.nodePort(f)},
+			"ITP Local":   {From: b.node.Host, To: steered.vip(f)},
+		} {
+			p.Proto = lab.UDP
+			conns = append(conns, kept{lab.Must(p.Open())(t), f.String() + " " + name})
+		}
+	}
+	for _, s := range []service{cluster, local, steered} {
+		b.apply(lab.NewSlices(s.Service, first, second))
+	}
+	// A new connection to the second pod shows that the change is committed; what is stale goes within 500 ms of that.
+	for _, f := range lab.Families() {
+		for end := time.Now().Add(10 * time.Second); b.Client(1).Ask(lab.TCP, cluster.nodePort(f)).Backend != "pod-3-2"; {
+			if time.Now().After(end) {
+				t.Fatal("the second pod is never chosen")
+			}
+		}
+	}
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for _, c := range conns {
+			if r := c.Ping(time.Second); r.Backend != "pod-3-1" || r.Source != c.Source {
+				t.Fatalf("%s: %s, was %s", c.name, r, c.Result)
+			}
+		}
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
+}
+
+// TestRoutingMasqueradeSubnet: what the node sends from its address of the masquerade subnet is masqueraded, but not to the
+// balancer behind the device.
+func TestRoutingMasqueradeSubnet(t *testing.T) {
+	b := newBeyond(t, func(c *routing.Config) { c.Steering, c.HandOff.Cluster = routing.Steering{}, false })
+	b.show()
+	lab.Must(b.Client(1).Serve("client", 8080, lab.TCP, lab.UDP))(t)
+	for _, f := range lab.Families() {
+		for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
+			lab.Must(b.balancer.Listen("balancer", proto, at(subnetIP(f, 1), 8080)))(t)
+			p := lab.Probe{From: b.node.Host, Proto: proto, Source: at(subnetIP(f, 2), 0), To: b.Client(1).At(f, 8080)}
+			if r := p.Send(); !r.SawAs("client", lab.NodeIP(f, 1)) {
+				t.Errorf("%s %s to a client: %s", f, proto, r)
+			}
+			p.To = at(subnetIP(f, 1), 8080)
+			if r := p.Send(); !r.SawAs("balancer", subnetIP(f, 2)) {
+				t.Errorf("%s %s to the balancer: %s", f, proto, r)
+			}
+		}
+	}
 }
