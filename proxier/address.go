@@ -5,12 +5,15 @@ package proxier
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/nft"
 )
@@ -27,32 +30,71 @@ func (p *Proxier) watchAddresses(ctx context.Context) error {
 		return fmt.Errorf("open route netlink socket: %w", err)
 	}
 	defer handle.Close()
-	updates := make(chan netlink.AddrUpdate, 64)
-	lost := make(chan error, 1)
-	opt := netlink.AddrSubscribeOptions{ErrorCallback: func(err error) {
-		select {
-		case lost <- err:
-		default:
+	for ctx.Err() == nil {
+		if err := p.followAddresses(ctx, handle, ns); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// addressPause is how long to wait for more changes of addresses before they are listed: where thousands come at once, each
+// of them is a notification.
+const addressPause = 10 * time.Millisecond
+
+// followAddresses lists the addresses after each notification. It returns without an error when ctx ends or notifications
+// were lost.
+func (p *Proxier) followAddresses(ctx context.Context, handle *netlink.Handle, ns netns.NsHandle) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	updates := make(chan netlink.AddrUpdate, 64)
+	opt := netlink.AddrSubscribeOptions{ErrorCallback: func(err error) {
+		klog.FromContext(ctx).V(4).Info("Notification of an address was lost", "err", err) // and the channel is closed
 	}}
-	if p.opt.NetNS != 0 {
+	if ns != netns.None() {
 		opt.Namespace = &ns
 	}
 	if err := netlink.AddrSubscribeWithOptions(updates, ctx.Done(), opt); err != nil {
 		return fmt.Errorf("watch addresses: %w", err)
 	}
-	for {
-		if err := p.listAddresses(handle); err != nil {
+	defer func() { // the sender must not wait for us for ever
+		cancel()
+		go func() {
+			for range updates {
+			}
+		}()
+	}()
+	for open := true; open; open = wait(updates, addressPause) {
+		err := p.listAddresses(handle)
+		switch {
+		case errors.Is(err, netlink.ErrDumpInterrupted): // they changed meanwhile
+			continue
+		case err != nil:
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-lost: // messages may have been lost: list again
-		case _, ok := <-updates:
-			if !ok && ctx.Err() == nil {
-				return fmt.Errorf("watch addresses: %w", errClosed)
+		case _, open = <-updates:
+			if !open {
+				return nil
 			}
+		}
+	}
+	return nil
+}
+
+// wait drops what comes in within a pause, and tells whether the channel is still open.
+func wait(updates <-chan netlink.AddrUpdate, pause time.Duration) bool {
+	over := time.After(pause)
+	for {
+		select {
+		case _, open := <-updates:
+			if !open {
+				return false
+			}
+		case <-over:
+			return true
 		}
 	}
 }

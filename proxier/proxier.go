@@ -116,8 +116,6 @@ type entry struct {
 	byKey map[portKey]*build.Port // made at need
 }
 
-var errClosed = errors.New("closed by the kernel")
-
 // New returns a Proxier. Its Sink may be given to a source at once.
 func New(opt Options) *Proxier {
 	p := &Proxier{

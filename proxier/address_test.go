@@ -1,0 +1,57 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxier
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/nftproxy/nftproxy/nft"
+)
+
+// Addresses come and go by the thousand, faster than they are looked at: the last one counts in the end, and nothing ends.
+func TestManyAddressesComeAndGo(t *testing.T) {
+	r := newRig(t)
+	r.opt.Config.NodePorts.CIDRs = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}
+	h, err := netlink.NewHandleAt(r.ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	link, err := h.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.set(service(1, 1)...)
+	r.sync()
+	r.ready()
+	const n = 3000
+	addr := func(i int) *netlink.Addr {
+		a, err := netlink.ParseAddr(netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}).String() + "/32")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for i := range n {
+		if err := h.AddrAdd(link, addr(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range n - 1 {
+		if err := h.AddrDel(link, addr(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.eventually("the last address alone", func() bool {
+		for _, e := range r.content(nft.IPv4).Elements {
+			if e.Set == nft.NodePortAddresses && e.Key == string([]byte{198, 18, (n - 1) >> 8, (n - 1) & 0xff}) {
+				return r.count(nft.NodePortAddresses) == 2
+			}
+		}
+		return false
+	})
+}
