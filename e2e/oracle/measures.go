@@ -57,7 +57,7 @@ func (c *cell) sources() []netip.Addr {
 // from sends one connection with one of the sender's addresses.
 func (s *side) from(c *cell, source netip.Addr, kind string, effort int) lab.Result {
 	return lab.Probe{From: s.host(c.from), Proto: c.proto, To: address(c.svc, kind, c.proto, c.family),
-		Source: netip.AddrPortFrom(source, 0), Timeout: efforts[effort].timeout}.Send()
+		Source: netip.AddrPortFrom(source, s.fresh(c).Port()), Timeout: efforts[effort].timeout}.Send()
 }
 
 // stays tells whether clients that met an endpoint (see sticks) which is still there stay with it, and the others find one

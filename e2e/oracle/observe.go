@@ -28,6 +28,7 @@ func reach(s *side, c *cell, effort int) outcome {
 	p := lab.Probe{From: s.host(c.from), Proto: c.proto, To: c.target(), Timeout: e.timeout}
 	seen := sightings{}
 	for range e.connections {
+		p.Source = s.fresh(c)
 		r := p.Send()
 		seen.add(s, r)
 		if seen["dropped"] == e.drops || seen.steady(r.Verdict, e.connections) {

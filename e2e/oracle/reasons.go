@@ -115,5 +115,8 @@ dropped. These are all differences that it finds:
 	fmt.Fprint(w, `
 It takes a TCP reset and an ICMP port unreachable for the same, since clients do: both refuse. nftproxy refuses TCP by
 reset, which the kernel does not rate-limit, kube-proxy by ICMP.
+
+kube-proxy may miss its Node's zone when it starts (it listens to Nodes a moment before it says who is to be told), and then
+ignores topology hints until the label changes. The oracle changes it once after the start, so that this is not in the table.
 `)
 }

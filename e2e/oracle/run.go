@@ -92,10 +92,8 @@ func (st *setup) play(ctx context.Context, cp *lab.ControlPlane, chosen []*scena
 	if err := cp.Reset(ctx); err != nil {
 		return nil, err
 	}
-	for _, n := range ours.net.Nodes {
-		if err := cp.Apply(ctx, lab.NewNode(n, "topology.kubernetes.io/zone", zones[n.Index])); err != nil {
-			return nil, err
-		}
+	if err := applyNodes(ctx, cp, ours.net, func(n *lab.Node) string { return zones[n.Index] }); err != nil {
+		return nil, err
 	}
 	for i := range steps(chosen) {
 		cells, apply, remove := gather(st.name, chosen, i, o)
@@ -103,7 +101,7 @@ func (st *setup) play(ctx context.Context, cp *lab.ControlPlane, chosen []*scena
 			return nil, fmt.Errorf("step %d: %w", i+1, err)
 		}
 		if i == 0 {
-			if err := each(ours, theirs, func(s *side) error { return s.start(cp, st) }); err != nil {
+			if err := begin(ctx, cp, st, ours, theirs); err != nil {
 				return nil, err
 			}
 		}
@@ -119,6 +117,27 @@ func (st *setup) play(ctx context.Context, cp *lab.ControlPlane, chosen []*scena
 		all = append(all, cells...)
 	}
 	return all, nil
+}
+
+// begin starts the proxies. kube-proxy may miss its Node's zone at the start: it listens to Nodes a moment before it says who
+// is to be told (NewNodeTopologyConfig), and the zone is only told of when it changes. So it changes, and changes back.
+func begin(ctx context.Context, cp *lab.ControlPlane, st *setup, ours, theirs *side) error {
+	if err := each(ours, theirs, func(s *side) error { return s.start(cp, st) }); err != nil {
+		return err
+	}
+	return errors.Join(
+		applyNodes(ctx, cp, ours.net, func(*lab.Node) string { return "elsewhere" }),
+		applyNodes(ctx, cp, ours.net, func(n *lab.Node) string { return zones[n.Index] }))
+}
+
+// applyNodes writes the Nodes of a network with their zones.
+func applyNodes(ctx context.Context, cp *lab.ControlPlane, n *lab.Net, zone func(*lab.Node) string) error {
+	for _, node := range n.Nodes {
+		if err := cp.Apply(ctx, lab.NewNode(node, "topology.kubernetes.io/zone", zone(node))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // steps is the length of the longest scenario.

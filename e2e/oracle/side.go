@@ -24,6 +24,7 @@ type side struct {
 
 	mu     sync.Mutex
 	memory map[string]any // what a step has to know of one before
+	ports  map[string]int // how many fresh ports each sender had
 }
 
 // ports that backends listen on. A backend on another port than the first says so in its name.
@@ -34,7 +35,7 @@ func newSide(kind lab.ProxyKind, st *setup) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &side{kind: kind, net: n, hosts: map[string]*lab.Host{}, memory: map[string]any{}}
+	s := &side{kind: kind, net: n, hosts: map[string]*lab.Host{}, memory: map[string]any{}, ports: map[string]int{}}
 	if err := s.furnish(st); err != nil {
 		n.Close()
 		return nil, fmt.Errorf("network for %s: %w", kind, err)
@@ -147,6 +148,19 @@ func (s *side) remember(key string, make func() any) any {
 func (s *side) source(c *cell) netip.AddrPort {
 	port := s.remember(c.flowKey()+" port", func() any { return uint16(12000 + len(s.memory)) }).(uint16)
 	return s.host(c.from).At(c.family, port)
+}
+
+// fresh is a source for a new flow, zero where the kernel's choice is as good. UDP ports come in turn: the kernel picks one at
+// random, which conntrack may still know from an earlier step, and lead as it did then. The ports are below those of nodes and
+// above those of flows that are kept. Each comes again after 16,000, and no sender sends as many in a setup.
+func (s *side) fresh(c *cell) netip.AddrPort {
+	if c.proto != lab.UDP {
+		return netip.AddrPort{}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ports[c.from]++
+	return netip.AddrPortFrom(netip.Addr{}, uint16(14000+s.ports[c.from]%16000))
 }
 
 // await waits until every node serves a Service in both families.
