@@ -227,6 +227,8 @@ type hop struct {
 	// What the connection tracking of the node and of the balancer have of it, as "original reply"; the ports of
 	// clients are left out. The balancer's is empty where it has none.
 	node, balancer string
+	// back is what the node has of it once more, where the balancer sends it back.
+	back string
 }
 
 // follow sends a connection over each protocol and family and asserts its way.
@@ -266,6 +268,9 @@ func (b *beyond) one(t *testing.T, s service, h hop, f lab.Family, proto lab.Pro
 	}
 	if got := names.flow(t, b.balancer, proto, func(_, r ends) bool { return r.dst == conn.Source }); got != h.balancer {
 		t.Errorf("the balancer has %q, want %q", got, h.balancer)
+	}
+	if got := names.flow(t, b.node, proto, func(o, _ ends) bool { return o.src == conn.Source }); h.back != "" && got != h.back {
+		t.Errorf("the node has %q of the way back, want %q", got, h.back)
 	}
 	if r := conn.Ping(time.Second); r.Verdict != lab.Answered || r.Backend != h.backend {
 		t.Errorf("later: %s", r)

@@ -82,9 +82,11 @@ func TestHandoffCluster(t *testing.T) {
 	s = b.add(nil, b.node.Endpoint())
 	b.follow(s,
 		hop{name: "host to host endpoint on the same node", from: node, to: s.nodePort, backend: "node-1", source: "peer",
-			node: "node>node:np vip:80>mp0", balancer: "mp0>vip:80 node:8080>peer"},
+			node: "node>node:np vip:80>mp0", balancer: "mp0>vip:80 node:8080>peer", back: "peer>node:8080 node:8080>peer"},
 		hop{name: "external to host endpoint", from: client, to: s.nodePort, backend: "node-1", source: "peer",
-			node: "client>node:np vip:80>mp0", balancer: "mp0>vip:80 node:8080>peer"})
+			node: "client>node:np vip:80>mp0", balancer: "mp0>vip:80 node:8080>peer", back: "peer>node:8080 node:8080>peer"},
+		hop{name: "pod behind the balancer to host endpoint", from: b.Pod(3, 2).Host, to: s.vip, backend: "node-1", source: "peer",
+			balancer: "pod-3-2>vip:80 node:8080>peer", back: "peer>node:8080 node:8080>peer"})
 
 	s = b.add(localITP, b.here(b.Pod(3, 1)))
 	b.follow(s, hop{name: "under internalTrafficPolicy Local from here", from: client, to: s.nodePort, backend: "pod-3-1", source: "mp0",
