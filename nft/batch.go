@@ -71,10 +71,11 @@ func (b *Batch) add(typ uint16, flags netlink.HeaderFlags, body wire, s subject)
 	b.size += len(body) + unix.NLMSG_HDRLEN
 }
 
-// AddTable makes the family's table if there is none.
+// AddTable makes the family's table if there is none, and wakes it if it is dormant.
 func (b *Batch) AddTable(f Family) {
 	w := nfgenmsg(f)
 	w.name(unix.NFTA_TABLE_NAME, TableName)
+	w.u32(unix.NFTA_TABLE_FLAGS, 0)
 	b.add(unix.NFT_MSG_NEWTABLE, netlink.Create, w, subject{family: f, op: "add table"})
 }
 
@@ -177,6 +178,26 @@ func (b *Batch) elementMessage(f Family, typ uint16, flags netlink.HeaderFlags, 
 	}
 	b.add(typ, flags, w, subject{family: f, op: op, name: set.String(), elems: list[:n], add: !deletion})
 	return n
+}
+
+// apart returns the batch with the elements of one message in messages of their own.
+func (b *Batch) apart(among subject) *Batch {
+	out := &Batch{err: b.err, elem: b.elem}
+	for i, m := range b.msgs {
+		s := b.what[i]
+		if len(s.elems) < 2 || &s.elems[0] != &among.elems[0] || s.add != among.add {
+			out.msgs, out.what, out.size = append(out.msgs, m), append(out.what, s), out.size+len(m.Data)+unix.NLMSG_HDRLEN
+			continue
+		}
+		typ, flags := uint16(unix.NFT_MSG_DELSETELEM), netlink.HeaderFlags(0)
+		if s.add {
+			typ, flags = unix.NFT_MSG_NEWSETELEM, netlink.Create
+		}
+		for j := range s.elems {
+			out.elementMessage(s.family, typ, flags, s.elems[j].Set, s.elems[j:j+1])
+		}
+	}
+	return out
 }
 
 // dispatchTo adds or deletes programs of a verdict map.

@@ -17,7 +17,8 @@ import (
 type Kernel struct {
 	netns  int
 	conn   *netlink.Conn
-	buffer int // asked for, in bytes; see reserve
+	buffer int  // asked for, in bytes; see reserve
+	blind  bool // as a kernel that does not say which element it refuses; for tests
 	// broken says that the socket is closed, or that replies to an earlier request may still come in by it.
 	broken bool
 }
@@ -68,6 +69,7 @@ type OpError struct {
 	Element *Element // the element refused, if it is known
 	Errno   syscall.Errno
 	Detail  string // the kernel's extended acknowledgement
+	among   subject
 }
 
 func (e *OpError) Error() string {
@@ -82,7 +84,20 @@ func (e *OpError) Unwrap() error { return e.Errno }
 
 // Commit carries out a batch: all of it, or none of it and an *OpError says why. After another kind of
 // error it is unknown whether the kernel took it, and the tables have to be read again.
+//
+// Before Linux 5.17 the kernel does not say which element of a message it refuses; then the batch is sent once more with
+// the elements of that message apart.
 func (k *Kernel) Commit(b *Batch) error {
+	err := k.commit(b)
+	var op *OpError
+	if !errors.As(err, &op) || op.Element != nil || len(op.among.elems) < 2 {
+		return err
+	}
+	return k.commit(b.apart(op.among))
+}
+
+// commit sends a batch once.
+func (k *Kernel) commit(b *Batch) error {
 	if b.err != nil {
 		return fmt.Errorf("encode transaction of %d messages: %w", len(b.msgs), b.err)
 	}
@@ -100,7 +115,7 @@ func (k *Kernel) Commit(b *Batch) error {
 	if err == nil {
 		return nil
 	}
-	err = b.explain(sent, err)
+	err = b.explain(sent, err, !k.blind)
 	// More replies may be on their way; a new socket has none.
 	k.broken = true
 	return errors.Join(err, k.ready())
@@ -157,7 +172,7 @@ func (k *Kernel) await(sent []netlink.Message) error {
 }
 
 // explain names the operation that a netlink error is about.
-func (b *Batch) explain(sent []netlink.Message, err error) error {
+func (b *Batch) explain(sent []netlink.Message, err error, offsets bool) error {
 	var nl *netlink.OpError
 	var errno syscall.Errno
 	if !errors.As(err, &nl) || !errors.As(nl.Err, &errno) || nl.Sequence == 0 {
@@ -172,7 +187,10 @@ func (b *Batch) explain(sent []netlink.Message, err error) error {
 			continue
 		}
 		s := b.what[i-1]
-		op.Op, op.Family, op.Element = s.String(), s.family, s.element(m.Data, nl.Offset)
+		if !offsets {
+			nl.Offset = 0
+		}
+		op.Op, op.Family, op.Element, op.among = s.String(), s.family, s.element(m.Data, nl.Offset), s
 	}
 	return op
 }

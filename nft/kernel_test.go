@@ -212,8 +212,15 @@ func TestChangesOneByOne(t *testing.T) {
 
 // A refused transaction names the element at fault, in whatever place of the batch it is.
 func TestRefusedElementIsNamed(t *testing.T) {
+	for _, blind := range []bool{false, true} { // as Linux 5.17 and later, and before
+		testRefusedElement(t, blind)
+	}
+}
+
+func testRefusedElement(t *testing.T, blind bool) {
 	n := newNamespace(t)
 	k := n.open(t)
+	k.blind = blind
 	program(t, k, IPv4, Config{}, sample(IPv4), nil)
 	bad := Element{Set: Services, Key: string(appendFrontend(nil, TCP, &Frontend{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80})),
 		Data: string(appendClassID(nil, 42))}
