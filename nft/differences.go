@@ -78,6 +78,9 @@ func (s *Snapshot) Differences(cfg Config) []string {
 	}
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if s.Dormant {
+		add("the table is dormant")
+	}
 	affinities := s.Affinities()
 	want := Skeleton(s.Family, cfg)
 	programs := map[Program]bool{}
@@ -127,6 +130,8 @@ func (s *Snapshot) diffChains(want []Chain, add func(string, ...any)) {
 			add("chain %s is missing", want[i].Name)
 		case !sameHook(have.Hook, want[i].Hook):
 			add("chain %s is attached elsewhere", want[i].Name)
+		case have.Dropping:
+			add("chain %s drops what no rule decides on", want[i].Name)
 		case len(have.Rules) != len(prints):
 			add("chain %s has %d rules, not %d", want[i].Name, len(have.Rules), len(prints))
 		case !slices.Equal(have.Rules, prints):

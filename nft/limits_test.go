@@ -6,6 +6,7 @@ package nft
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 )
@@ -215,4 +216,32 @@ func sameHash() []netip.AddrPort {
 		}
 	}
 	return out
+}
+
+// Nothing but flags can switch a table off, and a chain make it deadly.
+func TestDormantTableAndDroppingChainAreRepaired(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	for _, f := range Families() {
+		program(t, k, f, Config{}, sample(f), nil)
+		n.nft(t, "", "chain", f.String(), TableName, "filter-forward", "{ policy drop; }")
+		n.nft(t, "", "add", "table", f.String(), TableName, "{ flags dormant; }")
+		s, err := k.Snapshot(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := s.Differences(Config{}); len(d) != 2 {
+			t.Errorf("%s: differences %v", f, d)
+		}
+		if _, b := program(t, k, f, Config{}, sample(f), nil); b != 2 {
+			t.Errorf("%s: %d transactions", f, b)
+		}
+		text := n.nft(t, "", "list", "table", f.String(), TableName)
+		if strings.Contains(text, "dormant") || strings.Contains(text, "policy drop") {
+			t.Errorf("not repaired:\n%s", text)
+		}
+		if _, b := program(t, k, f, Config{}, sample(f), nil); b != 0 {
+			t.Errorf("%s: %d transactions although nothing changed", f, b)
+		}
+	}
 }

@@ -21,6 +21,8 @@ import (
 type Content struct {
 	Family Family
 	Exists bool
+	// Dormant says that somebody switched the table off: its chains are attached to no hook.
+	Dormant bool
 	// Chains by name, with the fingerprints of their rules in order; 0 stands for a rule that is not ours.
 	Chains map[string]ChainContent
 	// Sets by name.
@@ -34,8 +36,10 @@ type Content struct {
 
 // ChainContent is a chain as the kernel has it.
 type ChainContent struct {
-	Hook  *Hook
-	Rules []uint64
+	Hook *Hook
+	// Dropping says that packets which no rule decides on are dropped. Ours accept.
+	Dropping bool
+	Rules    []uint64
 }
 
 // SetContent is the declaration of a set as the kernel has it.
@@ -86,8 +90,10 @@ func (k *Kernel) Read(f Family) (*Content, error) {
 
 // equal tells whether two contents say the same, in the same order; nil equals nothing.
 func (c *Content) equal(o *Content) bool {
-	sameChain := func(a, b ChainContent) bool { return sameHook(a.Hook, b.Hook) && slices.Equal(a.Rules, b.Rules) }
-	return c != nil && c.Exists == o.Exists && slices.Equal(c.Elements, o.Elements) &&
+	sameChain := func(a, b ChainContent) bool {
+		return sameHook(a.Hook, b.Hook) && a.Dropping == b.Dropping && slices.Equal(a.Rules, b.Rules)
+	}
+	return c != nil && c.Exists == o.Exists && c.Dormant == o.Dormant && slices.Equal(c.Elements, o.Elements) &&
 		maps.EqualFunc(c.Chains, o.Chains, sameChain) && maps.Equal(c.Sets, o.Sets) &&
 		maps.Equal(c.Programs, o.Programs) && maps.Equal(c.Balancers, o.Balancers)
 }
@@ -109,7 +115,11 @@ func (k *Kernel) Generation() (uint32, error) {
 func (k *Kernel) read(f Family) (*Content, error) {
 	c := &Content{Family: f, Chains: map[string]ChainContent{}, Sets: map[string]SetContent{},
 		Programs: map[Program]bool{}, Balancers: map[Program]bool{}}
-	err := k.request(unix.NFT_MSG_GETTABLE, 0, tableRequest(f, unix.NFTA_TABLE_NAME), nil, func() { c.Exists = true })
+	err := k.request(unix.NFT_MSG_GETTABLE, 0, tableRequest(f, unix.NFTA_TABLE_NAME), func(a *netlink.AttributeDecoder) {
+		if a.Type() == unix.NFTA_TABLE_FLAGS {
+			c.Dormant = a.Uint32()&tableDormant != 0
+		}
+	}, func() { c.Exists = true })
 	if errors.Is(err, unix.ENOENT) {
 		return c, nil
 	}
@@ -133,6 +143,7 @@ func tableRequest(f Family, attr uint16) wire {
 func (k *Kernel) readChains(c *Content) error {
 	var name, table, typ string
 	var hook *Hook
+	var dropping bool
 	return k.request(unix.NFT_MSG_GETCHAIN, netlink.Dump, tableRequest(c.Family, unix.NFTA_CHAIN_TABLE),
 		func(a *netlink.AttributeDecoder) {
 			switch a.Type() {
@@ -142,6 +153,8 @@ func (k *Kernel) readChains(c *Content) error {
 				name = a.String()
 			case unix.NFTA_CHAIN_TYPE:
 				typ = a.String()
+			case unix.NFTA_CHAIN_POLICY:
+				dropping = a.Uint32() != accept
 			case unix.NFTA_CHAIN_HOOK:
 				hook = &Hook{}
 				a.Nested(hook.decode)
@@ -151,9 +164,9 @@ func (k *Kernel) readChains(c *Content) error {
 				hook.Type = typ
 			}
 			if table == TableName {
-				c.Chains[name] = ChainContent{Hook: hook}
+				c.Chains[name] = ChainContent{Hook: hook, Dropping: dropping}
 			}
-			hook, typ = nil, ""
+			hook, typ, dropping = nil, "", false
 		})
 }
 

@@ -44,6 +44,11 @@ func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Elemen
 		batches = append(batches, b)
 	}
 	batches = append(batches, t.removeForeign(c, cfg)...)
+	if c.Dormant { // last, and on its own: the kernel refuses to add base chains beside that
+		wake := &Batch{}
+		wake.AddTable(c.Family)
+		batches = append(batches, wake)
+	}
 	return slices.DeleteFunc(batches, (*Batch).Empty)
 }
 
@@ -179,6 +184,9 @@ func (b *Batch) fixChains(c *Content, chains []Chain) {
 	for i := range chains {
 		have, ok := c.Chains[chains[i].Name]
 		prints := fingerprints(c.Family, &chains[i])
+		if have.Dropping && sameHook(have.Hook, chains[i].Hook) {
+			b.addChain(c.Family, &chains[i]) // which sets the policy of one that is there
+		}
 		switch {
 		case !ok:
 			b.addChain(c.Family, &chains[i])

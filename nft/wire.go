@@ -74,6 +74,8 @@ const (
 	nftaSetFieldLen   = 1
 	nftSetConcat      = 0x80 // Linux 5.6
 	nftaChainUserdata = 12
+	tableDormant      = 1 // NFT_TABLE_F_DORMANT
+	accept            = 1 // NF_ACCEPT
 )
 
 // fieldTypes are the fields' numbers in nft's enum datatypes (what nft prints elements by) and their lengths.
@@ -201,7 +203,7 @@ func appendChain(w wire, c *Chain) wire {
 		w.u32(unix.NFTA_HOOK_HOOKNUM, c.Hook.Num)
 		w.u32(unix.NFTA_HOOK_PRIORITY, uint32(c.Hook.Priority))
 		w.close(hook)
-		w.u32(unix.NFTA_CHAIN_POLICY, 1) // NF_ACCEPT
+		w.u32(unix.NFTA_CHAIN_POLICY, accept)
 		w.name(unix.NFTA_CHAIN_TYPE, c.Hook.Type)
 	}
 	return w
