@@ -111,13 +111,22 @@ func (c *cluster) object(i, kind int) (*corev1.Service, []*discoveryv1.EndpointS
 		single := corev1.IPFamilyPolicySingleStack
 		svc.Spec.IPFamilyPolicy, svc.Spec.IPFamilies, svc.Spec.ClusterIPs = &single, svc.Spec.IPFamilies[:1], svc.Spec.ClusterIPs[:1]
 	}
-	for range c.endpoints {
+	for range c.endpointsOf(i) {
 		n := c.fresh.Add(1)
 		for f, s := range slices {
 			s.Endpoints = append(s.Endpoints, c.endpoint(c.families[f], n))
 		}
 	}
 	return svc, slices
+}
+
+// endpointsOf is how many endpoints the i-th Service has: few when it is the one that is watched, since connections find the
+// new one of 50 only after 50 tries in the mean, which would be measured along.
+func (c *cluster) endpointsOf(i int) int {
+	if i == watched {
+		return min(c.endpoints, 3)
+	}
+	return c.endpoints
 }
 
 // nodePort is unique to a Service that has one.
@@ -132,7 +141,7 @@ func (c *cluster) endpoint(f lab.Family, n uint32) discoveryv1.Endpoint {
 }
 
 // vip is the i-th Service's address.
-func vip(i int) netip.AddrPort { return netip.AddrPortFrom(lab.ClusterIP(lab.IPv4, i+2), port) }
+func vip(f lab.Family, i int) netip.AddrPort { return netip.AddrPortFrom(lab.ClusterIP(f, i+2), port) }
 
 // swap replaces the oldest endpoint of the i-th Service and returns the new one's name. Not for the same Service at once.
 func (c *cluster) swap(ctx context.Context, i int) (string, error) {
@@ -144,7 +153,7 @@ func (c *cluster) swap(ctx context.Context, i int) (string, error) {
 			return "", fmt.Errorf("swap an endpoint of %s: %w", s.Name, err)
 		}
 	}
-	return fmt.Sprintf("%s:%d", c.slices[i][0].Endpoints[c.endpoints-1].Addresses[0], target), nil
+	return fmt.Sprintf("%s:%d", numbered(endpointRange(c.families[0]), n), target), nil
 }
 
 // create writes one more Service, and then its endpoints, as the controllers of a cluster would. It returns its number.

@@ -26,7 +26,9 @@ type options struct {
 	rows      []size
 	rounds    int           // how often the proxies take turns
 	changes   int           // endpoint changes and new Services per round, at most
-	phase     time.Duration // no further of them is begun after that; three of each are made in any case
+	least     int           // of each
+	phase     time.Duration // no further of them is begun after that
+	skip      []string      // phases of a turn
 	sustain   time.Duration // how long each rate of churn is kept up
 	rates     []int         // endpoint changes per second
 	dualStack bool
@@ -56,7 +58,9 @@ func parse(args []string) (options, error) {
 	rates := f.String("rates", "100,1000", "endpoint changes per second under churn, separated by commas")
 	f.IntVar(&o.rounds, "rounds", 2, "how often the two proxies take turns")
 	f.IntVar(&o.changes, "changes", 25, "endpoint changes and new Services per round, at most")
-	f.DurationVar(&o.phase, "phase", time.Minute, "begin no further change after this time, three apart")
+	f.DurationVar(&o.phase, "phase", time.Minute, "begin no further change after this time, unless there were too few")
+	f.IntVar(&o.least, "least", 3, "how many changes are made however long they take")
+	skip := f.String("skip", "", "what to leave out, separated by commas: changes, creations, connections, churn, restart")
 	f.DurationVar(&o.sustain, "churn", time.Minute, "how long each rate of churn is kept up")
 	f.BoolVar(&o.dualStack, "dual-stack", false, "Services of both families; otherwise of IPv4")
 	f.StringVar(&o.out, "out", "out", "directory of the report")
@@ -70,6 +74,7 @@ func parse(args []string) (options, error) {
 		}
 		o.rows = append(o.rows, s)
 	}
+	o.skip = strings.Split(*skip, ",")
 	for _, text := range strings.Split(*rates, ",") {
 		var r int
 		if _, err := fmt.Sscanf(text, "%d", &r); err != nil || r < 1 {

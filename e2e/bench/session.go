@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,9 +63,12 @@ func turn(ctx context.Context, o options, c *cluster, kind lab.ProxyKind, into s
 		name string
 		do   func(context.Context) error
 	}{
-		{"cold start", s.coldStart}, {"rest", s.rest}, {"changes", s.swaps}, {"new Services", s.creations},
-		{"connections", s.connections}, {"churn", s.churns}, {"warm restart", s.restart},
+		{"cold start", s.coldStart}, {"rest", s.rest}, {"changes", s.swaps}, {"creations", s.creations},
+		{"connections", s.connections}, {"churn", s.churns}, {"restart", s.restart},
 	} {
+		if slices.Contains(s.skip, p.name) {
+			continue
+		}
 		start := time.Now()
 		if err := p.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w; the end of the log:\n%s", p.name, err, s.proxy.Tail(10))
@@ -101,9 +105,9 @@ func (s *session) start() (err error) {
 
 // until connects to a Service until ok says yes. It rests between connections, for a hundredth of the time it has waited: the
 // proxy needs the processor.
-func (s *session) until(i int, start time.Time, ok func(lab.Result) bool) error {
+func (s *session) until(to netip.AddrPort, start time.Time, ok func(lab.Result) bool) error {
 	const longest = 10 * time.Millisecond
-	probe := lab.Probe{From: s.client, Proto: lab.TCP, To: vip(i), Timeout: giveUp}
+	probe := lab.Probe{From: s.client, Proto: lab.TCP, To: to, Timeout: giveUp}
 	for {
 		r := probe.Send()
 		if ok(r) {
@@ -111,7 +115,7 @@ func (s *session) until(i int, start time.Time, ok func(lab.Result) bool) error 
 		}
 		waited := time.Since(start)
 		if waited > patience {
-			return fmt.Errorf("Service %d after %s: %s", i, patience, r)
+			return fmt.Errorf("%s after %s: %s", to, patience, r)
 		}
 		time.Sleep(min(waited/100, longest))
 	}
@@ -129,8 +133,10 @@ func (s *session) coldStart(context.Context) error {
 	stop := peak(s.proxy.PID())
 	defer func() { s.add("peak", stop()) }()
 	for k := range asked {
-		if err := s.until(k*(s.services-1)/(asked-1), start, answered); err != nil {
-			return err
+		for _, f := range s.families {
+			if err := s.until(vip(f, k*(s.services-1)/(asked-1)), start, answered); err != nil {
+				return err
+			}
 		}
 	}
 	s.took("cold_start", time.Since(start))
@@ -161,9 +167,9 @@ func (s *session) idle(d time.Duration) time.Duration {
 	return time.Duration(rates[len(rates)-1] * float64(d))
 }
 
-// repeat does something some times, but ends early, after three at least, when it takes too long.
+// repeat does something some times, but ends early when it takes too long.
 func (s *session) repeat(do func() error) error {
-	for k, start := 0, time.Now(); k < s.changes && (k < 3 || time.Since(start) < s.phase); k++ {
+	for k, start := 0, time.Now(); k < s.changes && (k < s.least || time.Since(start) < s.phase); k++ {
 		if err := do(); err != nil {
 			return err
 		}
@@ -192,7 +198,7 @@ func (s *session) swapAndWait(ctx context.Context, name string) error {
 		return err
 	}
 	wrote := time.Since(start)
-	if err := s.until(watched, start, func(r lab.Result) bool { return r.Backend == backend }); err != nil {
+	if err := s.until(vip(lab.IPv4, watched), start, func(r lab.Result) bool { return r.Backend == backend }); err != nil {
 		return err
 	}
 	s.took(name, time.Since(start))
@@ -208,7 +214,7 @@ func (s *session) creations(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := s.until(i, start, answered); err != nil {
+		if err := s.until(vip(lab.IPv4, i), start, answered); err != nil {
 			return err
 		}
 		s.took("new_service", time.Since(start))
@@ -222,7 +228,7 @@ func (s *session) connections(context.Context) error {
 	const turns, each = 5, 1000
 	endpoint := netip.MustParseAddrPort(numbered(endpointRange(lab.IPv4), 1) + fmt.Sprintf(":%d", target))
 	for range turns {
-		for name, to := range map[string]netip.AddrPort{"direct": endpoint, "cluster_ip": vip(steady)} {
+		for name, to := range map[string]netip.AddrPort{"direct": endpoint, "cluster_ip": vip(lab.IPv4, steady)} {
 			t := lab.Probe{From: s.client, Proto: lab.TCP, To: to}.Repeat(each, 1)
 			if !t.AllAnswered() {
 				return fmt.Errorf("%s: %s", to, t)
@@ -242,7 +248,7 @@ func (s *session) storm() (stop func()) {
 	var t *lab.Tally
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		probe := lab.Probe{From: s.client, Proto: lab.TCP, To: vip(steady), Timeout: tooLong}
+		probe := lab.Probe{From: s.client, Proto: lab.TCP, To: vip(lab.IPv4, steady), Timeout: tooLong}
 		t = probe.Storm(ctx, 1, func(lab.Result) { time.Sleep(pause) })
 	})
 	return func() {
@@ -301,7 +307,7 @@ func (s *session) restart(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.until(watched, start, func(r lab.Result) bool { return r.Backend == backend }); err != nil {
+	if err := s.until(vip(lab.IPv4, watched), start, func(r lab.Result) bool { return r.Backend == backend }); err != nil {
 		return err
 	}
 	s.took("restart", time.Since(start))
