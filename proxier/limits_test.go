@@ -118,3 +118,22 @@ func TestServiceDeletedWhileDownAndFirstSyncFails(t *testing.T) {
 		return r.flows.offered[ctsync.Frontend{Addr: netip.MustParseAddr("10.96.0.2"), Port: 80, Proto: ctsync.TCP}].Removed
 	})
 }
+
+// While nothing can be committed, each try reads everything: changes must not make it try all the time.
+func TestFailuresAreNotRetriedWithEveryChange(t *testing.T) {
+	r := newRig(t)
+	r.set(service(1, 1)...)
+	r.sync()
+	r.ready()
+	r.kernel.fail.Store(true)
+	before := r.kernel.commits.Load()
+	for i := range 500 {
+		r.set(service(2, 1+i%3)...)
+		time.Sleep(time.Millisecond)
+	}
+	if n := r.kernel.commits.Load() - before; n > 20 {
+		t.Errorf("%d tries within half a second", n)
+	}
+	r.kernel.fail.Store(false)
+	r.eventually("served after all", func() bool { return r.count(nft.Services) == 2 })
+}

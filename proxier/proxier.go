@@ -94,6 +94,8 @@ type Proxier struct {
 	// unbound is how many of them could not listen; the next sync tries again.
 	unbound int
 	retry   backoff
+	// retryAt is before when nothing is tried that failed, whatever happens meanwhile.
+	retryAt time.Time
 	repair  time.Time // when drift was last looked for
 	// compared is when the tables were last read.
 	compared time.Time
@@ -231,6 +233,7 @@ func (p *Proxier) gather(ctx context.Context, last time.Time) bool {
 	if !last.IsZero() {
 		wait = max(wait, p.opt.Config.MinSyncPeriod-time.Since(last))
 	}
+	wait = max(wait, time.Until(p.retryAt))
 	if wait <= 0 {
 		return true
 	}
@@ -243,6 +246,10 @@ func (p *Proxier) gather(ctx context.Context, last time.Time) bool {
 		return true
 	}
 }
+
+// eagerRetry bounds for how long a failed sync is not tried again although something changed: that may be what helps, but
+// each try reads the tables as a whole.
+const eagerRetry = time.Second
 
 // idle is when to look again although nothing was heard of. kube-proxy rewrites everything once an hour; we read
 // and compare.
@@ -269,6 +276,7 @@ func (p *Proxier) round(ctx context.Context) time.Duration {
 		p.opt.Health.Queued(ipFamily(f))
 	}
 	wait := p.retry.next(p.opt.Config.SyncPeriod)
+	p.retryAt = time.Now().Add(min(wait, eagerRetry))
 	log.Error(err, "Sync failed, will read the tables and try again", "services", len(work.services), "in", wait)
 	return wait
 }
