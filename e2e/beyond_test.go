@@ -33,6 +33,8 @@ type beyond struct {
 	*cluster
 	node, balancer *lab.Node
 	services       int
+	// peer is the balancer's source towards the node, virtual its address for NodePorts, gateway where the node reaches it.
+	peer, virtual, gateway map[lab.Family]netip.Addr
 }
 
 // subnetIP is an address of the masquerade subnet.
@@ -46,19 +48,17 @@ func subnetIP(f lab.Family, i int) netip.Addr {
 // mp0 is node 1's own address on the device.
 func mp0(f lab.Family) netip.Addr { return lab.PodGateway(f, 3).Next() }
 
+// newBeyond starts both proxies. change may change the configuration of node 1's.
 func newBeyond(t *testing.T, change func(*routing.Config)) *beyond {
 	t.Helper()
-	c := fromManifests(t, lab.Options{Nodes: 3, PodsPerNode: 2})
-	b := &beyond{cluster: c, node: c.Node(1), balancer: c.Node(3), services: 20}
-	b.wire()
-	b.serve(8080, b.pods(), lab.TCP, lab.UDP)
-	for _, n := range b.Nodes[:2] {
-		lab.Must(n.Serve(n.Name, 8080, lab.TCP, lab.UDP))(t)
+	b := layBeyond(t)
+	for _, f := range lab.Families() {
+		b.peer[f], b.virtual[f], b.gateway[f] = subnetIP(f, 1), subnetIP(f, 3), lab.PodGateway(f, 3)
 	}
-	b.apply(serviceCIDR("kubernetes", bothCIDRs()...))
+	b.wire()
 	var gateways []routing.NextHop
 	for _, f := range lab.Families() {
-		gateways = append(gateways, routing.NextHop{Addr: lab.PodGateway(f, 3)})
+		gateways = append(gateways, routing.NextHop{Addr: b.gateway[f]})
 	}
 	config := routing.Config{
 		Masquerade: routing.Masquerade{Enabled: true},
@@ -69,6 +69,22 @@ func newBeyond(t *testing.T, change func(*routing.Config)) *beyond {
 		change(&config)
 	}
 	b.startBoth(config)
+	return b
+}
+
+// layBeyond is the cluster with backends, before the balancer is put in its place.
+func layBeyond(t *testing.T) *beyond {
+	t.Helper()
+	c := fromManifests(t, lab.Options{Nodes: 3, PodsPerNode: 2})
+	b := &beyond{
+		cluster: c, node: c.Node(1), balancer: c.Node(3), services: 20,
+		peer: map[lab.Family]netip.Addr{}, virtual: map[lab.Family]netip.Addr{}, gateway: map[lab.Family]netip.Addr{},
+	}
+	b.serve(8080, b.pods(), lab.TCP, lab.UDP)
+	for _, n := range b.Nodes[:2] {
+		lab.Must(n.Serve(n.Name, 8080, lab.TCP, lab.UDP))(t)
+	}
+	b.apply(serviceCIDR("kubernetes", bothCIDRs()...))
 	return b
 }
 
@@ -94,8 +110,8 @@ func (b *beyond) wire() {
 		do(b.node.Host, "ip -%s route add %s dev mp0", fam, lab.PodGateway(f, 3))
 		do(b.node.Host, "ip -%s route add %s via %s dev mp0", fam, pods, lab.PodGateway(f, 3))
 		do(b.balancer.Host, "ip -%s route replace default via %s dev %s", fam, mp0(f), lab.PodBridge)
-		for device, i := range map[string]int{lab.PodBridge: 1, "lo": 3} {
-			if err := b.balancer.AddAddr(device, netip.PrefixFrom(subnetIP(f, i), subnetIP(f, i).BitLen())); err != nil {
+		for device, a := range map[string]netip.Addr{lab.PodBridge: b.peer[f], "lo": b.virtual[f]} {
+			if err := b.balancer.AddAddr(device, netip.PrefixFrom(a, a.BitLen())); err != nil {
 				b.t.Fatal(err)
 			}
 		}
@@ -109,7 +125,7 @@ func (b *beyond) wire() {
 	lab.Must(lab.NFT(b.balancer.Host, fmt.Sprintf(`table ip peer { chain c { type nat hook postrouting priority 90;
 		ip daddr %s snat to %s; }; }
 		table ip6 peer { chain c { type nat hook postrouting priority 90;
-		ip6 daddr %s snat to %s; }; }`, lab.NodeIP(lab.IPv4, 1), subnetIP(lab.IPv4, 1), lab.NodeIP(lab.IPv6, 1), subnetIP(lab.IPv6, 1))))(b.t)
+		ip6 daddr %s snat to %s; }; }`, lab.NodeIP(lab.IPv4, 1), b.peer[lab.IPv4], lab.NodeIP(lab.IPv6, 1), b.peer[lab.IPv6])))(b.t)
 }
 
 // startBoth runs the proxy of node 1 and the balancer, both from the same manifests.
@@ -119,7 +135,7 @@ func (b *beyond) startBoth(config routing.Config) {
 	own.Flags = append(own.Flags[:len(own.Flags):len(own.Flags)], "--nftproxy-config="+ownConfig(b.t, config))
 	balancer.Config = map[string]any{
 		"hostnameOverride":  b.node.Name,
-		"nodePortAddresses": []string{subnetIP(lab.IPv4, 3).String() + "/32", subnetIP(lab.IPv6, 3).String() + "/128"},
+		"nodePortAddresses": []string{b.virtual[lab.IPv4].String() + "/32", b.virtual[lab.IPv6].String() + "/128"},
 		"nftables":          map[string]any{"masqueradeAll": true},
 	}
 	lab.Must(lab.StartProxy(b.balancer, balancer))(b.t)
@@ -286,7 +302,7 @@ type named map[netip.Addr]string
 func (b *beyond) names(f lab.Family, s service) named {
 	n := named{
 		lab.ClientIP(f, 1): "client", lab.NodeIP(f, 1): "node", lab.NodeIP(f, 2): "node-2", mp0(f): "mp0",
-		lab.PodGateway(f, 3): "gateway", subnetIP(f, 1): "peer", subnetIP(f, 2): "host", subnetIP(f, 3): "etp",
+		lab.PodGateway(f, 3): "gateway", b.peer[f]: "peer", subnetIP(f, 2): "host", b.virtual[f]: "etp",
 		lab.ClusterIP(f, s.index): "vip", lab.LoadBalancerIP(f, s.index): "lb",
 	}
 	for _, p := range b.pods() {

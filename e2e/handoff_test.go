@@ -161,3 +161,27 @@ func TestRoutingMasqueradeSubnet(t *testing.T) {
 		}
 	}
 }
+
+// TestHandoffAntrea: the same with the addresses of an Antrea gateway, all of which one virtual MAC answers for.
+func TestHandoffAntrea(t *testing.T) {
+	b := layBeyond(t)
+	b.show()
+	hand := routing.AntreaHandOff("mp0")
+	for i, f := range lab.Families() {
+		b.virtual[f], b.peer[f], b.gateway[f] = hand.Virtual[i], hand.Peers[i].Addr, hand.Gateways[i].Addr
+	}
+	b.wire()
+	lab.Must(b.balancer.Run("ip", "link", "set", lab.PodBridge, "address", hand.Gateways[0].MAC.String()))(t)
+	b.startBoth(routing.Config{HandOff: hand})
+	client, node := b.Client(1).Host, b.node.Host
+
+	s := b.add(localETP, b.here(b.Pod(3, 1)), b.Pod(2, 1).Endpoint())
+	b.follow(s, hop{name: "Local, external to pod", from: client, to: s.nodePort, backend: "pod-3-1", source: "client",
+		node: "client>node:np etp:np>client", balancer: "client>etp:np pod-3-1:8080>client"})
+	s = b.add(nil, b.here(b.Pod(3, 1)))
+	b.follow(s, hop{name: "Cluster, external to pod", from: client, to: s.nodePort, backend: "pod-3-1", source: "gateway",
+		node: "client>node:np vip:80>mp0", balancer: "mp0>vip:80 pod-3-1:8080>gateway"})
+	s = b.add(nil, b.node.Endpoint())
+	b.follow(s, hop{name: "Cluster, host to itself", from: node, to: s.nodePort, backend: "node-1", source: "peer",
+		node: "node>node:np vip:80>mp0", balancer: "mp0>vip:80 node:8080>peer", back: "peer>node:8080 node:8080>peer"})
+}
