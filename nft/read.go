@@ -134,12 +134,6 @@ func (k *Kernel) read(f Family) (*Content, error) {
 	return c, nil
 }
 
-func tableRequest(f Family, attr uint16) wire {
-	w := nfgenmsg(f)
-	w.name(attr, TableName)
-	return w
-}
-
 func (k *Kernel) readChains(c *Content) error {
 	var name, table, typ string
 	var hook *Hook

@@ -90,6 +90,13 @@ var fieldTypes = [...]struct {
 	fieldVerdict: {unix.NFT_DATA_VERDICT, func(Family) uint32 { return 16 }},
 }
 
+// tableRequest is a message about our table, named by the attribute.
+func tableRequest(f Family, attr uint16) wire {
+	w := nfgenmsg(f)
+	w.name(attr, TableName)
+	return w
+}
+
 func (t field) magic(f Family) uint32 {
 	switch {
 	case t != fieldAddr:
