@@ -245,3 +245,50 @@ func TestDormantTableAndDroppingChainAreRepaired(t *testing.T) {
 		}
 	}
 }
+
+// A map of verdicts that this version does not know keeps chains in use, of its own and, which is worse, of ours.
+func TestForeignVerdictMapGoes(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	for _, f := range Families() {
+		program(t, k, f, Config{}, sample(f), nil)
+		n.nft(t, `table `+f.String()+` nftproxy {
+	map old-programs {
+		type classid : verdict
+		elements = { 1:1 : goto old-chain, 1:2 : goto affinity-1 }
+	}
+	chain old-callee {
+	}
+	chain old-chain {
+		jump old-callee
+	}
+	chain old-policy {
+		meta priority vmap @old-programs
+	}
+	chain old-run {
+		meta priority vmap { 1:1 : goto old-policy }
+	}
+}
+`, "-f", "-")
+		program(t, k, f, Config{}, nil, nil)
+		if text := n.nft(t, "", "list", "table", f.String(), TableName); strings.Contains(text, "old-") {
+			t.Errorf("left behind:\n%s", text)
+		}
+		if _, b := program(t, k, f, Config{}, nil, nil); b != 0 {
+			t.Errorf("%s: %d transactions although nothing changed", f, b)
+		}
+	}
+}
+
+// A map of clients that is declared otherwise, as another version may have done, cannot be written to by our rules.
+func TestForeignAffinityMapIsReplaced(t *testing.T) {
+	n := newNamespace(t)
+	k := n.open(t)
+	for _, f := range Families() {
+		n.nft(t, "table "+f.String()+" nftproxy {\n map affinity-1 {\n type mark : mark\n }\n}\n", "-f", "-")
+		program(t, k, f, Config{}, sample(f), nil)
+		if _, b := program(t, k, f, Config{}, sample(f), nil); b != 0 {
+			t.Errorf("%s: %d transactions although nothing changed", f, b)
+		}
+	}
+}

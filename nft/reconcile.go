@@ -80,6 +80,12 @@ func (c *Content) incompatible() bool {
 			return true
 		}
 	}
+	clients := affinitySpec(Affinity{})
+	for name, s := range c.Sets {
+		if IsAffinityMap(name) && !s.matches(c.Family, &clients) {
+			return true
+		}
+	}
 	return false
 }
 
@@ -225,7 +231,7 @@ func fingerprints(f Family, c *Chain) []uint64 {
 }
 
 // removeForeign deletes chains and sets of our table that this version has no use for: first what refers to
-// chains, then, in another transaction, the chains (see Table.Release).
+// chains, maps of verdicts included, then, in another transaction, the chains (see Table.Release).
 func (t *Table) removeForeign(c *Content, cfg Config) []*Batch {
 	known := map[string]bool{programsMap: true, balancersMap: true}
 	for _, ch := range Skeleton(t.Family, cfg) {
@@ -251,13 +257,13 @@ func (t *Table) removeForeign(c *Content, cfg Config) []*Batch {
 	for _, name := range chains {
 		unmap.flushChain(t.Family, name)
 	}
-	for _, name := range chains {
-		remove.deleteChain(t.Family, name)
-	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sets)) {
 		if !known[name] && !strings.HasPrefix(name, "__") { // anonymous sets go with their rules
-			remove.deleteSet(t.Family, name)
+			unmap.deleteSet(t.Family, name)
 		}
+	}
+	for _, name := range chains {
+		remove.deleteChain(t.Family, name)
 	}
 	return []*Batch{unmap, remove}
 }
