@@ -204,6 +204,19 @@ func (b *beyond) add(change func(*corev1.Service), eps ...lab.Endpoint) service 
 	}
 }
 
+// explains asserts what explain says, in part, of a packet of a sender to an address; iif is the device that it comes in
+// by, empty for a process of node 1.
+func (b *beyond) explains(to netip.AddrPort, from netip.Addr, iif, want string) {
+	b.t.Helper()
+	args := []string{lab.Must(lab.NftproxyBinary())(b.t), "explain", "tcp", to.String(), "--from", from.String()}
+	if iif != "" {
+		args = append(args, "--iif", iif)
+	}
+	if got := lab.Must(b.node.Run(args...))(b.t); !strings.Contains(got, want) {
+		b.t.Errorf("explain says, without %q:\n%s", want, got)
+	}
+}
+
 // knows tells whether a dump has all ports of a Service, and nothing is wrong with them.
 func knows(dump, name string, ports int) bool {
 	var d struct {

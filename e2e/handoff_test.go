@@ -27,12 +27,17 @@ func TestHandoffLocal(t *testing.T) {
 			node: "client>node:np etp:np>client", balancer: "client>etp:np pod-3-1:8080>client"},
 		hop{name: "external to pod by load balancer IP", from: client, to: s.lb, backend: "pod-3-1", source: "client",
 			node: "client>lb:80 etp:np>client", balancer: "client>etp:np pod-3-1:8080>client"})
+	for _, f := range lab.Families() {
+		b.explains(s.nodePort(f), lab.ClientIP(f, 1), "eth0", "handed over to the balancer behind the device")
+	}
 
 	s = b.add(localETP, far)
 	b.follow(s,
 		hop{name: "none here", from: client, to: s.nodePort, verdict: lab.Dropped},
 		hop{name: "none here, from the node itself", from: node, to: s.nodePort, backend: "pod-2-1", source: "node",
-			node: "node>node:np pod-2-1:8080>node"})
+			node: "node>node:np pod-2-1:8080>node"},
+		hop{name: "none here, from a pod of the node", from: b.Pod(1, 1).Host, to: s.nodePort, backend: "pod-2-1", source: "pod-1-1",
+			node: "pod-1-1>node:np pod-2-1:8080>pod-1-1"})
 
 	s = b.add(localETP, own, pod)
 	b.follow(s, hop{name: "external to host-networked pod", from: client, to: s.nodePort, backend: "node-1", source: "client",

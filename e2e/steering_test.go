@@ -29,6 +29,9 @@ func TestSteering(t *testing.T) {
 			s := b.add(localITP, pod, far)
 			b.follow(s, hop{name: "host to local pod", from: node, to: s.vip, backend: "pod-3-1", source: "gateway",
 				node: "node>vip:80 vip:80>mp0", balancer: "mp0>vip:80 pod-3-1:8080>gateway"})
+			for _, f := range lab.Families() {
+				b.explains(s.vip(f), lab.NodeIP(f, 1), "", "left to the balancer behind the pod gateway")
+			}
 
 			s = b.add(localITP, far)
 			b.follow(s, hop{name: "none here", from: node, to: s.vip, verdict: lab.Dropped})
