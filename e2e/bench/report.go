@@ -166,6 +166,9 @@ func (r *report) markdown() string {
 			row.services, row.endpoints)
 		for _, f := range r.figures {
 			ours, theirs := row.value(f, lab.NFTProxy), row.value(f, lab.KubeProxy)
+			if math.IsNaN(ours) && math.IsNaN(theirs) {
+				continue // left out
+			}
 			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.title, f.unit.text(ours), f.unit.text(theirs), ratioText(ours/theirs))
 		}
 	}
