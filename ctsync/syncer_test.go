@@ -191,6 +191,21 @@ func TestFormerForgotten(t *testing.T) {
 	})
 }
 
+// TestFormerBeforeStart: nor are those of frontends that were removed before the first Resync, which judges their flows.
+func TestFormerBeforeStart(t *testing.T) {
+	inBubble(t, Scope{}, func(b *bench) {
+		b.kernel.add(toSecond)
+		b.Update([]Change{{Frontend: dnsFront, Endpoints: twoEPs}, {Frontend: dnsFront, Removed: true}})
+		b.Resync()
+		if p := b.settle(); p[0].Stale[FrontendGone] != 1 {
+			t.Errorf("%+v", p[0])
+		}
+		if n := len(b.table.former); n != 0 {
+			t.Errorf("%d frontends remembered: %+v", n, b.table.former)
+		}
+	})
+}
+
 // TestRetry: a failed dump and a failed deletion are tried again, later and later, until they succeed.
 func TestRetry(t *testing.T) {
 	for name, fault := range map[string]func(*fake){

@@ -4,6 +4,7 @@
 package ctsync
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -201,6 +202,8 @@ func (t *table) done(r round, complete bool, start, now time.Time) (givenUp int)
 		}
 		if over {
 			t.full = nil
+			// Those that were removed before the first full look have no concern of their own.
+			maps.DeleteFunc(t.former, func(f Frontend, _ []netip.AddrPort) bool { return t.concerns[f] == nil })
 		}
 	}
 	return givenUp
