@@ -137,3 +137,17 @@ func TestFailuresAreNotRetriedWithEveryChange(t *testing.T) {
 	r.kernel.fail.Store(false)
 	r.eventually("served after all", func() bool { return r.count(nft.Services) == 2 })
 }
+
+// Endpoints go on changing while nothing can be committed.
+func TestTriggersAreBounded(t *testing.T) {
+	tr := newTracker(func() {})
+	slice := service(1, 1)[1].(*kube.EndpointSlice)
+	slice.Changed = time.Now()
+	for range 3 * maxTriggers {
+		tr.Set(slice)
+		tr.giveBack(tr.take())
+	}
+	if n := len(tr.take().triggers); n != maxTriggers {
+		t.Errorf("%d times are kept", n)
+	}
+}

@@ -205,6 +205,9 @@ func (t *tracker) take() pending {
 	return p
 }
 
+// maxTriggers bounds what is kept for a metric while nothing can be committed, as long as that may be.
+const maxTriggers = 10000
+
 // giveBack puts the Services of a batch that failed back, so that they are looked at again.
 func (t *tracker) giveBack(p pending) {
 	t.mu.Lock()
@@ -212,6 +215,7 @@ func (t *tracker) giveBack(p pending) {
 	maps.Copy(t.pending.services, p.services)
 	t.pending.node = t.pending.node || p.node
 	t.pending.triggers = append(p.triggers, t.pending.triggers...)
+	t.pending.triggers = t.pending.triggers[:min(len(t.pending.triggers), maxTriggers)]
 	if t.pending.since.IsZero() || !p.since.IsZero() && p.since.Before(t.pending.since) {
 		t.pending.since = p.since
 	}
