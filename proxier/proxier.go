@@ -226,12 +226,12 @@ func (p *Proxier) loop(ctx context.Context, failed <-chan error) error {
 	}
 }
 
-// gather waits for the batch window and for what is left of the minimum period since the last round ended. It
-// returns false when ctx ends.
+// gather waits until the last round is as long ago as the batch window and the minimum period ask for, so that a change
+// that comes alone goes at once, and those of a burst go together. It returns false when ctx ends.
 func (p *Proxier) gather(ctx context.Context, last time.Time) bool {
-	wait := p.opt.Config.Own.BatchWindow
+	var wait time.Duration
 	if !last.IsZero() {
-		wait = max(wait, p.opt.Config.MinSyncPeriod-time.Since(last))
+		wait = max(p.opt.Config.Own.BatchWindow, p.opt.Config.MinSyncPeriod) - time.Since(last)
 	}
 	wait = max(wait, time.Until(p.retryAt))
 	if wait <= 0 {

@@ -19,7 +19,7 @@ type Own struct {
 	// AffinityMapSize is the number of clients that the affinity map of one
 	// Service port remembers per family.
 	AffinityMapSize int
-	// BatchWindow is how long a batch stays open after its first change.
+	// BatchWindow is how far apart two transactions are at least.
 	BatchWindow time.Duration
 	// StaleFlows says which conntrack entries are deleted beside those of UDP.
 	StaleFlows StaleFlows

@@ -28,7 +28,7 @@ type NFTProxyConfiguration struct {
 	StrictSourceRanges bool              `json:"strictSourceRanges" doc:"A Service whose loadBalancerSourceRanges are all of one family is closed to the other family. false: it is open to it, as with kube-proxy."`
 	LocalhostNodePorts bool              `json:"localhostNodePorts" doc:"Serve NodePorts on loopback addresses, TCP and UDP; same as the keyword localhost in nodePortAddresses."`
 	AffinityMapSize    int               `json:"affinityMapSize" doc:"Clients remembered per Service port with session affinity, per family; more are balanced without being remembered. 1 to 16777216."`
-	BatchWindow        metav1.Duration   `json:"batchWindow" doc:"How long changes are collected before they are sent to the kernel together. 0s to 1s."`
+	BatchWindow        metav1.Duration   `json:"batchWindow" doc:"How far apart two transactions are at least: a change that comes alone goes at once, those of a burst together. 0s to 1s."`
 	StaleFlows         StaleFlowsSection `json:"staleFlows" doc:"Conntrack entries of endpoints that no longer serve; those of UDP are always deleted."`
 	Routing            routing.Config    `json:"routing" doc:"Addresses, routes and rules beside the balancing; see routing.md."`
 }
