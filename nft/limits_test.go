@@ -118,6 +118,11 @@ func TestReadWhileOthersCommit(t *testing.T) {
 	k, other := n.open(t), n.open(t)
 	services := crowd(10000, 96, 0)
 	programCrowd(t, k, services, nil)
+	var chains strings.Builder // so that to list them takes several messages
+	for i := range 10000 {
+		fmt.Fprintf(&chains, "chain c%d {\n}\n", i)
+	}
+	n.nft(t, "table ip other {\n"+chains.String()+"}\n", "-f", "-")
 	stop, done := make(chan struct{}), make(chan error)
 	go func() {
 		for {
@@ -129,7 +134,7 @@ func TestReadWhileOthersCommit(t *testing.T) {
 			case <-stop:
 				done <- err
 				return
-			case <-time.After(time.Millisecond):
+			default:
 			}
 		}
 	}()

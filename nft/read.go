@@ -127,7 +127,11 @@ func (k *Kernel) read(f Family) (*Content, error) {
 		return nil, fmt.Errorf("get table %s %s: %w", f, TableName, err)
 	}
 	for _, part := range []func(*Content) error{k.readChains, k.readRules, k.readSets, k.readElements} {
-		if err := part(c); err != nil {
+		err := part(c)
+		for tries := 1; tries < readAttempts && errors.Is(err, unix.EINTR); tries++ { // on its own, a part takes less long
+			err = part(c)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("read table %s %s: %w", f, TableName, err)
 		}
 	}
@@ -138,6 +142,7 @@ func (k *Kernel) readChains(c *Content) error {
 	var name, table, typ string
 	var hook *Hook
 	var dropping bool
+	clear(c.Chains) // here and below: of a try that was interrupted
 	return k.request(unix.NFT_MSG_GETCHAIN, netlink.Dump, tableRequest(c.Family, unix.NFTA_CHAIN_TABLE),
 		func(a *netlink.AttributeDecoder) {
 			switch a.Type() {
@@ -180,6 +185,10 @@ func (h *Hook) decode(a *netlink.AttributeDecoder) error {
 func (k *Kernel) readRules(c *Content) error {
 	var chain, table string
 	var print uint64
+	for name, cc := range c.Chains {
+		cc.Rules = nil
+		c.Chains[name] = cc
+	}
 	return k.request(unix.NFT_MSG_GETRULE, netlink.Dump, tableRequest(c.Family, unix.NFTA_RULE_TABLE),
 		func(a *netlink.AttributeDecoder) {
 			switch a.Type() {
@@ -211,6 +220,7 @@ func rulePrint(data []byte) uint64 {
 func (k *Kernel) readSets(c *Content) error {
 	var name, table string
 	var s SetContent
+	clear(c.Sets)
 	return k.request(unix.NFT_MSG_GETSET, netlink.Dump, tableRequest(c.Family, unix.NFTA_SET_TABLE),
 		func(a *netlink.AttributeDecoder) {
 			switch a.Type() {
@@ -259,6 +269,9 @@ func (s *SetContent) decode(a *netlink.AttributeDecoder) {
 // readElements reads the named sets and the verdict maps. Of a set that is declared otherwise than this version
 // declares it nothing is read: its elements would not be understood.
 func (k *Kernel) readElements(c *Content) error {
+	c.Elements = nil
+	clear(c.Programs)
+	clear(c.Balancers)
 	specs := setSpecs()
 	for id := range specs {
 		s, ok := c.Sets[specs[id].name]
