@@ -196,7 +196,14 @@ func (x *explained) agree(cells []cell) {
 		results := lab.SendAll(b.probes, 64)
 		for i, c := range b.cells {
 			x.cells++
-			if why := x.compare(c, b.answers[i], results[b.first[i]:b.first[i]+b.sent[i]]); why != "" {
+			probes := b.probes[b.first[i] : b.first[i]+b.sent[i]]
+			why := x.compare(c, b.answers[i], results[b.first[i]:b.first[i]+b.sent[i]])
+			// Raw sockets of one host hear each other's ICMP errors, as for an answer that comes after its sender gave
+			// up. What happens again when sent alone is no such chance.
+			for tries := 0; why != "" && c.proto == lab.SCTP && tries < 3; tries++ {
+				why = x.compare(c, b.answers[i], lab.SendAll(probes, 1))
+			}
+			if why != "" {
 				var text bytes.Buffer
 				_ = explain.Text(&text, b.answers[i])
 				x.t.Errorf("%s: %s\n%s", c, why, text.String())

@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -27,8 +28,17 @@ func (k *Kernel) KubeProxyServes(f Family) (serves bool, err error) {
 
 const kubeProxyTable = "kube-proxy"
 
-// eachChain calls visit with the name of each chain of a table. That there is no such table is no error.
+// eachChain calls visit with the name of each chain of a table, of some more than once when others commit meanwhile. That
+// there is no such table is no error.
 func (k *Kernel) eachChain(f Family, table string, visit func(name string)) error {
+	err := k.listChains(f, table, visit)
+	for tries := 1; tries < readAttempts && errors.Is(err, unix.EINTR); tries++ {
+		err = k.listChains(f, table, visit)
+	}
+	return err
+}
+
+func (k *Kernel) listChains(f Family, table string, visit func(name string)) error {
 	w := nfgenmsg(f)
 	w.name(unix.NFTA_CHAIN_TABLE, table)
 	var in, name string
