@@ -152,10 +152,16 @@ func (r *rig) sync() {
 // eventually waits until the tables hold exactly what the Services ask for.
 func (r *rig) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	r.within(10*time.Second, what, ok)
+}
+
+// within is eventually with a limit of its own.
+func (r *rig) within(limit time.Duration, what string, ok func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("not within 10 s: %s", what)
+			r.t.Fatalf("not within %s: %s", limit, what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -319,11 +325,11 @@ func TestDriftIsRepaired(t *testing.T) {
 		{"flush", "table", "ip", "nftproxy"},
 	} {
 		r.nft(harm...)
-		r.eventually(strings.Join(harm, " "), func() bool { return sameLines(r.nft("list", "ruleset"), want) })
+		r.within(time.Second, strings.Join(harm, " "), func() bool { return sameLines(r.nft("list", "ruleset"), want) })
 	}
 	r.nft("flush", "ruleset")
 	want = strings.ReplaceAll(want, "table ip other {\n\tchain mine {\n\t}\n}\n", "")
-	r.eventually("flush ruleset", func() bool { return sameLines(r.nft("list", "ruleset"), want) })
+	r.within(time.Second, "flush ruleset", func() bool { return sameLines(r.nft("list", "ruleset"), want) })
 }
 
 // sameLines compares without regard to the order of tables, chains and elements.
