@@ -73,9 +73,8 @@ const (
 	nftaSetDescConcat = 2
 	nftaSetFieldLen   = 1
 	nftSetConcat      = 0x80 // Linux 5.6
-	nftaChainUserdata = 12
-	tableDormant      = 1 // NFT_TABLE_F_DORMANT
-	accept            = 1 // NF_ACCEPT
+	tableDormant      = 1    // NFT_TABLE_F_DORMANT
+	accept            = 1    // NF_ACCEPT
 )
 
 // fieldTypes are the fields' numbers in nft's enum datatypes (what nft prints elements by) and their lengths.
