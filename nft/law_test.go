@@ -97,6 +97,13 @@ func apply(t *testing.T, have map[Element]bool, c Change) {
 	}
 }
 
+func elementsOf(s *Service) []Element {
+	if s == nil {
+		return nil
+	}
+	return Elements(s)
+}
+
 func elementSet(services []*Service) map[Element]bool {
 	out := map[Element]bool{}
 	for _, s := range services {
@@ -132,6 +139,9 @@ func TestDiffLeadsFromOneToTheOther(t *testing.T) {
 			services[i] = next
 			if want := elementSet(services); !maps.Equal(have, want) {
 				t.Fatalf("%s: %d elements, want %d", f, len(have), len(want))
+			}
+			if n := len(elementsOf(next)); next != nil && (next.Size() < n || next.Size() > n+len(next.Frontends)) {
+				t.Fatalf("%s: size %d of %d elements, %d frontends", f, next.Size(), n, len(next.Frontends))
 			}
 			if d := Diff(next, next); d.Len() != 0 {
 				t.Fatalf("%s: differs from itself: %+v", f, d)

@@ -14,11 +14,13 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
-// aside is a Service that the kernel refused. It stays as it was committed, if it ever was, until its
-// objects change or a retry is due.
+// aside is a Service that the kernel refused, or that asks for too much (see bound.go). The former stays as it was
+// committed, if it ever was, until its objects change or a retry is due.
 type aside struct {
-	retry backoff
-	due   time.Time
+	retry  backoff
+	due    time.Time
+	reason string
+	size   int // in elements, where that is the reason
 }
 
 // setAside takes a Service out of a batch: what was committed of it stays.
@@ -30,13 +32,9 @@ func (p *Proxier) setAside(ctx context.Context, u *update, err error) {
 	}
 	wait := a.retry.next(asideRetryLimit)
 	a.due = time.Now().Add(wait)
+	a.reason, a.size = asideRefused, 0
 	u.next, u.refused = u.prev, true
-	p.opt.Metrics.SetAside("Service", len(p.aside))
-	p.opt.Metrics.SetAsideEvent("Service")
-	klog.FromContext(ctx).Error(err, "Set a Service aside, all others are served", "service", u.name, "retryIn", wait)
-	if u.service != nil {
-		p.event(kube.Ref{Kind: kube.KindService, Name: u.name}, u.service.UID, "FailedToProgramService", err.Error())
-	}
+	p.tellAside(ctx, u, a, err)
 }
 
 // asideRetryLimit is the longest pause between two tries of a Service that the kernel refused.
@@ -62,6 +60,7 @@ func (p *Proxier) settleAside(updates []*update) {
 	for _, u := range updates {
 		if !u.refused {
 			delete(p.aside, u.name)
+			p.opt.Metrics.ServiceAside(u.name.Namespace, u.name.Name, "")
 		}
 	}
 	p.opt.Metrics.SetAside("Service", len(p.aside))

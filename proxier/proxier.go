@@ -77,6 +77,7 @@ type Proxier struct {
 	around  surroundings
 	index   *build.Index
 	entries map[kube.Name]*entry // committed
+	size    int                  // of all entries
 	aside   map[kube.Name]*aside
 	losses  map[kube.Name]string // told about each Service's frontends that others have
 	tables  map[nft.Family]*table
@@ -115,6 +116,7 @@ type table struct {
 // entry is what one Service asks of the dataplane in both families.
 type entry struct {
 	ports []build.Port
+	size  int                     // in elements
 	byKey map[portKey]*build.Port // made at need
 }
 
@@ -316,7 +318,7 @@ func (p *Proxier) apply(ctx context.Context, work pending) error {
 		p.everything(work.services)
 	}
 	p.around = around
-	updates := p.prepare(work)
+	updates := p.prepare(ctx, work)
 	var err error
 	if full {
 		err = p.resync(ctx, updates)

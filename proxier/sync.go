@@ -82,16 +82,14 @@ func (p *Proxier) everything(batch map[kube.Name]bool) {
 
 // prepare builds the Services of a batch, and those whose frontends are granted or withdrawn because of them:
 // these join the batch.
-func (p *Proxier) prepare(work pending) []*update {
+func (p *Proxier) prepare(ctx context.Context, work pending) []*update {
 	for _, n := range p.dueAside() {
 		work.services[n] = true
 	}
-	services := make(map[kube.Name]*kube.Service, len(work.services))
 	var affected []kube.Name
 	for n := range work.services {
 		svc, _ := p.tracker.service(n)
-		services[n] = svc
-		if svc == nil {
+		if svc == nil || p.tooMany(svc) != nil {
 			affected = append(affected, p.index.Remove(n)...)
 		} else {
 			affected = append(affected, p.index.Set(n, svc.Created, build.Claims(svc))...)
@@ -102,19 +100,24 @@ func (p *Proxier) prepare(work pending) []*update {
 	}
 	updates := make([]*update, 0, len(work.services))
 	for n := range work.services {
-		updates = append(updates, p.update(n))
+		updates = append(updates, p.update(ctx, n))
 	}
+	updates = p.fit(ctx, updates)
 	// By name, so that equal input makes equal transactions.
 	slices.SortFunc(updates, func(a, b *update) int { return a.name.Compare(b.name) })
 	return updates
 }
 
 // update builds one Service.
-func (p *Proxier) update(n kube.Name) *update {
+func (p *Proxier) update(ctx context.Context, n kube.Name) *update {
 	svc, endpoints := p.tracker.service(n)
 	u := &update{name: n, prev: p.entries[n], service: svc}
 	if svc == nil {
 		delete(p.losses, n)
+		return u
+	}
+	if err := p.tooMany(svc); err != nil {
+		p.leaveOut(ctx, u, asideTooLarge, 0, err)
 		return u
 	}
 	u.out = build.Build(build.Input{
@@ -123,7 +126,12 @@ func (p *Proxier) update(n kube.Name) *update {
 		Lost:    p.index.Lost(n),
 	})
 	p.reportLosses(svc)
-	u.next = &entry{ports: u.out.Ports}
+	size := u.out.Size()
+	if err := p.tooLarge(size); err != nil {
+		p.leaveOut(ctx, u, asideTooLarge, size, err)
+		return u
+	}
+	u.next = &entry{ports: u.out.Ports, size: size}
 	for i := range u.next.ports {
 		port := &u.next.ports[i]
 		if was := u.prev.port(port); was != nil {
@@ -276,6 +284,7 @@ func (p *Proxier) carryOutAtOnce(t *transaction) error {
 func (p *Proxier) finish(ctx context.Context, work pending, updates []*update, start time.Time, full bool) {
 	p.countNoLocal(updates)
 	for _, u := range updates {
+		p.size += u.next.length() - p.entries[u.name].length()
 		if u.next == nil {
 			delete(p.entries, u.name)
 		} else {

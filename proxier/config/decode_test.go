@@ -73,6 +73,8 @@ const ownText = ownHead + `manifests: /m
 strictSourceRanges: false
 localhostNodePorts: true
 affinityMapSize: 1000
+maxServiceElements: 5000
+maxElements: 0
 batchWindow: 5ms
 staleFlows: {tcp: true, sctp: false, reset: true}
 routing:
@@ -82,7 +84,7 @@ routing:
 
 func TestOwnSettings(t *testing.T) {
 	want := Own{
-		AffinityMapSize: 1000, BatchWindow: 5 * time.Millisecond,
+		AffinityMapSize: 1000, MaxServiceElements: 5000, BatchWindow: 5 * time.Millisecond,
 		StaleFlows: StaleFlows{TCP: true, Reset: true},
 	}
 	for name, args := range map[string][]string{

@@ -79,7 +79,7 @@ func defaults() *Config {
 		OOMScoreAdj:      &score,
 		FeatureGates:     map[string]bool{},
 		Own: Own{
-			StrictSourceRanges: true, AffinityMapSize: 65536, BatchWindow: 2 * time.Millisecond,
+			StrictSourceRanges: true, AffinityMapSize: 65536, MaxServiceElements: 1_000_000, MaxElements: 10_000_000, BatchWindow: 2 * time.Millisecond,
 			StaleFlows: StaleFlows{SCTP: true},
 			Routing:    routes,
 		},

@@ -19,6 +19,9 @@ type Own struct {
 	// AffinityMapSize is the number of clients that the affinity map of one
 	// Service port remembers per family.
 	AffinityMapSize int
+	// MaxServiceElements bounds the elements that one Service may ask for in both
+	// families, MaxElements those of all Services; 0 is no bound.
+	MaxServiceElements, MaxElements int
 	// BatchWindow is how far apart two transactions are at least.
 	BatchWindow time.Duration
 	// StaleFlows says which conntrack entries are deleted beside those of UDP.

@@ -28,6 +28,8 @@ type NFTProxyConfiguration struct {
 	StrictSourceRanges bool              `json:"strictSourceRanges" doc:"A Service whose loadBalancerSourceRanges are all of one family is closed to the other family. false: it is open to it, as with kube-proxy."`
 	LocalhostNodePorts bool              `json:"localhostNodePorts" doc:"Serve NodePorts on loopback addresses, TCP and UDP; same as the keyword localhost in nodePortAddresses."`
 	AffinityMapSize    int               `json:"affinityMapSize" doc:"Clients remembered per Service port with session affinity, per family; more are balanced without being remembered. 1 to 16777216."`
+	MaxServiceElements int               `json:"maxServiceElements" doc:"Elements of the kernel's tables (some 100 bytes each) that one Service may ask for in both families, about frontends times endpoints; one that asks for more is not served. 0: no bound."`
+	MaxElements        int               `json:"maxElements" doc:"The same for all Services together; the youngest that do not fit are not served. 0: no bound."`
 	BatchWindow        metav1.Duration   `json:"batchWindow" doc:"How far apart two transactions are at least: a change that comes alone goes at once, those of a burst together. 0s to 1s."`
 	StaleFlows         StaleFlowsSection `json:"staleFlows" doc:"Conntrack entries of endpoints that no longer serve; those of UDP are always deleted."`
 	Routing            routing.Config    `json:"routing" doc:"Addresses, routes and rules beside the balancing; see routing.md."`
@@ -48,6 +50,12 @@ func newOwnDocument() *NFTProxyConfiguration {
 		StrictSourceRanges: true,
 		// What the kernel gives a dynamic set without a size, and kube-proxy's limit.
 		AffinityMapSize: 65536,
+		// 100,000 endpoints behind a ClusterIP, a NodePort and two load balancer
+		// addresses are 400,000 in each of two families; some 100 MB of kernel memory.
+		MaxServiceElements: 1_000_000,
+		// 1 GB. 30,000 Services with 30 endpoints each, reached in two ways in two
+		// families, are 3,600,000.
+		MaxElements: 10_000_000,
 		// Long enough to catch the Service and its slices of one kubectl apply,
 		// short against the 10 ms that a change may take as a whole.
 		BatchWindow: metav1.Duration{Duration: 2 * time.Millisecond},

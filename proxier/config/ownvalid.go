@@ -15,12 +15,17 @@ const (
 	// 128 bytes per element).
 	maxAffinityMapSize = 1 << 24
 	maxBatchWindow     = time.Second
+	// maxElements is what some 100 GB of kernel memory hold: a bound beyond it is
+	// a mistake.
+	maxElements = 1_000_000_000
 )
 
 // parseOwn validates the document and returns it in parsed form.
 func parseOwn(d *NFTProxyConfiguration) (Own, field.ErrorList) {
 	root := field.NewPath(OwnKind)
 	errs := between(d.AffinityMapSize, 1, maxAffinityMapSize, root.Child("affinityMapSize"))
+	errs = append(errs, between(d.MaxServiceElements, 0, maxElements, root.Child("maxServiceElements"))...)
+	errs = append(errs, between(d.MaxElements, 0, maxElements, root.Child("maxElements"))...)
 	if w := d.BatchWindow.Duration; w < 0 || w > maxBatchWindow {
 		errs = append(errs, field.Invalid(root.Child("batchWindow"), w.String(), "must be from 0s to 1s"))
 	}
@@ -34,6 +39,8 @@ func parseOwn(d *NFTProxyConfiguration) (Own, field.ErrorList) {
 	return Own{
 		StrictSourceRanges: d.StrictSourceRanges,
 		AffinityMapSize:    d.AffinityMapSize,
+		MaxServiceElements: d.MaxServiceElements,
+		MaxElements:        d.MaxElements,
 		BatchWindow:        d.BatchWindow.Duration,
 		StaleFlows:         StaleFlows(d.StaleFlows),
 		Routing:            routes,

@@ -23,6 +23,7 @@ type Metrics struct {
 	registry metrics.KubeRegistry
 	families map[v1.IPFamily]*Family
 	v        *vectors
+	aside    asideServices
 }
 
 // New makes the metrics for the given families, with every series present at 0
@@ -32,6 +33,7 @@ func New(families ...v1.IPFamily) *Metrics {
 		registry: metrics.NewKubeRegistry(),
 		families: map[v1.IPFamily]*Family{},
 		v:        newVectors(),
+		aside:    asideServices{reason: map[[2]string]string{}},
 	}
 	m.registry.MustRegister(m.v.all()...)
 	for _, f := range families {

@@ -54,6 +54,7 @@ func everything(m *Metrics) {
 	m.LivezServed(503)
 	m.SetAside("Service", 1)
 	m.SetAsideEvent("Service")
+	m.ServiceAside("default", "wide", "too-large")
 	m.RoutingFrom(func() Routing {
 		return Routing{Entries: map[string]int{"route": 3}, Wanted: map[string]int{"route": 4}, Repaired: map[string]uint64{"route": 5}}
 	})
@@ -121,6 +122,7 @@ nftproxy_objects_set_aside_total counter {kind}
 nftproxy_routing_entries gauge {object}
 nftproxy_routing_entries_wanted gauge {object}
 nftproxy_routing_repairs_total counter {object}
+nftproxy_service_set_aside gauge {namespace,reason,service}
 nftproxy_transaction_bytes_total counter {ip_family}
 nftproxy_transaction_duration_seconds histogram {ip_family} 15 buckets 5e-05..0.8192
 nftproxy_transaction_elements histogram {ip_family} 9 buckets 1..65536

@@ -37,6 +37,7 @@ type vectors struct {
 	drift                  *metrics.CounterVec
 	setAside               *metrics.GaugeVec
 	setAsideTotal          *metrics.CounterVec
+	asideService           *metrics.GaugeVec
 	affinityClients        *metrics.GaugeVec
 	affinityFill           *metrics.GaugeVec
 	affinityFull           *metrics.CounterVec
@@ -144,6 +145,7 @@ func (v *vectors) makeTransaction() {
 func (v *vectors) makeRepairs() {
 	v.drift = counter(subsystemOwn, "drift_repairs_total", "Objects of our nftables tables changed by others and put right", familyLabel, "object")
 	v.setAside = gauge(subsystemOwn, "objects_set_aside", "Objects not served because they were refused", "kind")
+	v.asideService = gauge(subsystemOwn, "service_set_aside", "Services that are set aside: 1, by why. At most 100 are named", "namespace", "service", "reason")
 	v.setAsideTotal = counter(subsystemOwn, "objects_set_aside_total", "Objects set aside because they were refused", "kind")
 }
 
@@ -153,7 +155,7 @@ func (v *vectors) all() []metrics.Registerable {
 		v.sync, v.syncFull, v.syncPartial, v.lastSync, v.lastQueued, v.programming,
 		v.endpointPending, v.endpointChanges, v.servicePending, v.serviceChanges,
 		v.syncFailures, v.cleanupFailures, v.noLocal, v.healthz, v.livez, v.ctDuration, v.ctDeleted,
-		v.txDuration, v.txElements, v.txBytes, v.elements, v.drift, v.setAside, v.setAsideTotal,
+		v.txDuration, v.txElements, v.txBytes, v.elements, v.drift, v.setAside, v.setAsideTotal, v.asideService,
 		v.affinityClients, v.affinityFill, v.affinityFull, v.ctScanned, v.ctDelR, v.ctFailed, v.ctResets,
 	}
 }
