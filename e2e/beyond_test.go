@@ -32,6 +32,7 @@ import (
 type beyond struct {
 	*cluster
 	node, balancer *lab.Node
+	proxy          *lab.Proxy // of node
 	services       int
 	// peer is the balancer's source towards the node, virtual its address for NodePorts, gateway where the node reaches it.
 	peer, virtual, gateway map[lab.Family]netip.Addr
@@ -139,7 +140,7 @@ func (b *beyond) startBoth(config routing.Config) {
 		"nftables":          map[string]any{"masqueradeAll": true},
 	}
 	lab.Must(lab.StartProxy(b.balancer, balancer))(b.t)
-	lab.Must(lab.StartProxy(b.node, own))(b.t)
+	b.proxy = lab.Must(lab.StartProxy(b.node, own))(b.t)
 	want := 0
 	for _, on := range []bool{config.Steering.Enabled, config.HandOff.Local, config.HandOff.Cluster} {
 		if on {

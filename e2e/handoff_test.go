@@ -56,6 +56,7 @@ func TestHandoffLocal(t *testing.T) {
 	}, pod, far)
 	b.follow(s, hop{name: "without NodePorts", from: client, to: s.lb, backend: "pod-3-1", source: "client",
 		node: "client>lb:80 pod-3-1:8080>client", balancer: "client>pod-3-1:8080 pod-3-1:8080>client"})
+	inStep(t, b.proxy)
 }
 
 // TestHandoffCluster: traffic under externalTrafficPolicy Cluster goes to the balancer by the ClusterIP, masqueraded to the

@@ -45,7 +45,10 @@ func newCommand(out io.Writer) *cobra.Command {
 			if showVersion {
 				return printVersion(out)
 			}
-			return run(cmd.Context(), opts, cmd.Flags())
+			if err := run(cmd.Context(), opts, cmd.Flags()); err != nil {
+				return runError{err}
+			}
+			return nil
 		},
 	}
 	opts.AddFlags(cmd.Flags())

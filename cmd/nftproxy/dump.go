@@ -10,11 +10,15 @@ import (
 	"io"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/inspect"
+	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/routing"
 )
 
@@ -23,26 +27,72 @@ port, its addresses, policy and endpoints. It asks neither the API server nor th
 proxy, so it works when they are down. It needs CAP_NET_ADMIN.
 
 The first lines say whether chains, rules and maps are as this version writes
-them. The schema of -o json and -o yaml is nftproxy.io/v1alpha1, kind Dump.`
+them. The schema of -o json and -o yaml is nftproxy.io/v1alpha1, kind Dump.
+
+With --diff it also lists a source, named by the proxy's own flags, and prints what
+the kernel lacks, what it has beside that, and what is different, Service by
+Service (-o json: kind Drift). It exits with 0 if there is no drift, 1 if there is,
+and 2 if it could not be found out.`
+
+const dumpExamples = `  nftproxy dump
+  nftproxy dump -o wide --service default/web
+  nftproxy dump -o json
+  nftproxy dump --diff --config=/var/lib/kube-proxy/config.conf`
+
+// dumper is what `nftproxy dump` is asked for.
+type dumper struct {
+	output, service string
+	name            kube.Name // of the Service, empty for all
+	isDiff          bool
+	settle          time.Duration
+	options         *config.Options // of the source
+	flags           *pflag.FlagSet
+}
 
 // newDumpCommand returns `nftproxy dump`.
 func newDumpCommand(out io.Writer) *cobra.Command {
-	var output, service string
+	d := &dumper{options: config.NewOptions()}
 	cmd := &cobra.Command{
-		Use: "dump", Short: "Print what the kernel is programmed with, Service by Service", Long: aboutDump, Args: cobra.NoArgs,
-		Example: "  nftproxy dump\n  nftproxy dump -o wide --service default/web\n  nftproxy dump -o json",
+		Use: "dump", Short: "Print what the kernel is programmed with, Service by Service", Long: aboutDump, Example: dumpExamples,
+		Args: func(cmd *cobra.Command, args []string) error { return trouble(cobra.NoArgs(cmd, args)) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			write, err := dumpForm(output)
-			if err != nil {
-				return err
-			}
-			cmd.SilenceUsage = true
-			return dump(cmd.Context(), out, write, service)
+			d.flags = cmd.Flags()
+			return trouble(d.run(cmd.Context(), out))
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, wide, json or yaml.")
-	cmd.Flags().StringVar(&service, "service", "", "Only this Service, as NAMESPACE/NAME.")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return trouble(err) })
+	cmd.Flags().StringVarP(&d.output, "output", "o", "table", "table, wide, json or yaml.")
+	cmd.Flags().StringVar(&d.service, "service", "", "Only this Service, as NAMESPACE/NAME.")
+	cmd.Flags().BoolVar(&d.isDiff, "diff", false, "Compare with a source (--config, --kubeconfig, --master or --manifests, and the proxy's other flags).")
+	cmd.Flags().DurationVar(&d.settle, "settle", time.Second, "With --diff, how long a difference lasts before it counts: a running proxy is a little behind its source.")
+	addSourceFlags(d.options, cmd.Flags())
 	return cmd
+}
+
+// trouble makes an error exit with 2, so that it cannot be taken for drift.
+func trouble(err error) error {
+	if err == nil || errors.Is(err, errDrift) {
+		return err
+	}
+	return &exitError{2, err}
+}
+
+// run does what is asked for.
+func (d *dumper) run(ctx context.Context, out io.Writer) error {
+	if d.service != "" {
+		var slash bool
+		if d.name.Namespace, d.name.Name, slash = strings.Cut(d.service, "/"); !slash {
+			return fmt.Errorf("--service %s: must be NAMESPACE/NAME", d.service)
+		}
+	}
+	if d.isDiff {
+		return d.diff(ctx, out)
+	}
+	write, err := dumpForm(d.output)
+	if err != nil {
+		return err
+	}
+	return d.dump(ctx, out, write)
 }
 
 // dumpForm returns what writes a dump in the form that -o names.
@@ -61,12 +111,8 @@ func dumpForm(name string) (func(io.Writer, *inspect.Dump) error, error) {
 }
 
 // dump prints the kernel's tables.
-func dump(ctx context.Context, out io.Writer, write func(io.Writer, *inspect.Dump) error, service string) error {
-	namespace, name, slash := strings.Cut(service, "/")
-	if service != "" && !slash {
-		return fmt.Errorf("--service %s: must be NAMESPACE/NAME", service)
-	}
-	d := &inspect.Dump{APIVersion: inspect.APIVersion, Kind: inspect.Kind}
+func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, *inspect.Dump) error) error {
+	doc := &inspect.Dump{APIVersion: inspect.APIVersion, Kind: inspect.Kind}
 	kernel, err := nft.Open(0)
 	if err != nil {
 		return err
@@ -77,19 +123,19 @@ func dump(ctx context.Context, out io.Writer, write func(io.Writer, *inspect.Dum
 		if err != nil {
 			return permission(err)
 		}
-		d.Tables = append(d.Tables, table)
-		d.ServicePorts = append(d.ServicePorts, ports...)
+		doc.Tables = append(doc.Tables, table)
+		doc.ServicePorts = append(doc.ServicePorts, ports...)
 	}
-	if d.Routing, err = routingLines(ctx); err != nil {
+	if doc.Routing, err = routingLines(ctx); err != nil {
 		return permission(err)
 	}
-	if service != "" {
-		if d.ServicePorts = inspect.Select(d.ServicePorts, namespace, name); len(d.ServicePorts) == 0 {
-			return fmt.Errorf("no table has a Service %s", service)
+	if d.service != "" {
+		if doc.ServicePorts = inspect.Select(doc.ServicePorts, d.name.Namespace, d.name.Name); len(doc.ServicePorts) == 0 {
+			return fmt.Errorf("no table has a Service %s", d.service)
 		}
 	}
-	inspect.Sort(d.ServicePorts)
-	return write(out, d)
+	inspect.Sort(doc.ServicePorts)
+	return write(out, doc)
 }
 
 // collect reads one family's table and the numbers of its sticky clients.
