@@ -43,14 +43,14 @@ demo: deps build
 oracle: deps build peers
 	go run ./e2e/oracle
 
-# Against real kube-proxy, one machine, one run, taking turns: a table, and report.json and plots in e2e/bench/out. Half an
-# hour and more; bench-quick is one size within 5 minutes.
+# Against real kube-proxy, one machine, one run, taking turns: a table, and report.json and plots in e2e/bench/out. Three quarters
+# of an hour; bench-quick is one size within 5 minutes.
 bench: deps build peers
 	go test -C e2e/bench .
 	go run -C e2e/bench .
 
 bench-quick: deps build peers
-	go run -C e2e/bench . -rows 1000x3 -changes 8 -churn 10s -rates 100
+	go run -C e2e/bench . -rows 1x3,1000x3 -large "" -peers nftables -changes 25 -phase 15s -rounds 1 -churn 10s -rates 100
 
 lint:
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); \

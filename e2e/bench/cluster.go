@@ -83,7 +83,11 @@ func (c *cluster) fill(ctx context.Context) error {
 	defer net.Close()
 	objects := lab.Objects(lab.NewNode(net.Node(1))) // the same in every network
 	for i := range c.services {
-		svc, slices := c.object(i, i%10)
+		kind := i % 10
+		if c.exposed() == i {
+			kind = 6
+		}
+		svc, slices := c.object(i, kind)
 		c.slices = append(c.slices, slices)
 		objects = append(objects, lab.Objects(svc, slices)...)
 	}
@@ -106,31 +110,51 @@ func (c *cluster) object(i, kind int) (*corev1.Service, []*discoveryv1.EndpointS
 		svc.Spec.ExternalIPs = []string{numbered(netip.MustParsePrefix("100.65.0.0/16"), uint32(i))}
 		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	}
-	slices := lab.NewSlices(svc)[:len(c.families)]
+	slices := c.slicesOf(svc)
 	if len(c.families) == 1 {
 		single := corev1.IPFamilyPolicySingleStack
 		svc.Spec.IPFamilyPolicy, svc.Spec.IPFamilies, svc.Spec.ClusterIPs = &single, svc.Spec.IPFamilies[:1], svc.Spec.ClusterIPs[:1]
 	}
-	for range c.endpointsOf(i) {
+	for k := range c.endpointsOf(i) {
 		n := c.fresh.Add(1)
-		for f, s := range slices {
+		if k > 0 && k%perSlice == 0 {
+			slices = append(c.further(svc, k/perSlice), slices...)
+		}
+		for f, s := range slices[:len(c.families)] {
 			s.Endpoints = append(s.Endpoints, c.endpoint(c.families[f], n))
 		}
 	}
 	return svc, slices
 }
 
+// perSlice is as many endpoints as the API allows in a slice.
+const perSlice = 1000
+
+// slicesOf makes the first slices of a Service, one per family.
+func (c *cluster) slicesOf(svc *corev1.Service) []*discoveryv1.EndpointSlice {
+	return lab.NewSlices(svc)[:len(c.families)]
+}
+
+// further makes the next slices of a Service whose last ones are full.
+func (c *cluster) further(svc *corev1.Service, k int) []*discoveryv1.EndpointSlice {
+	more := c.slicesOf(svc)
+	for _, s := range more {
+		s.Name = fmt.Sprintf("%s-%d", s.Name, k)
+	}
+	return more
+}
+
 // endpointsOf is how many endpoints the i-th Service has: few when it is the one that is watched, since connections find the
 // new one of 50 only after 50 tries in the mean, which would be measured along.
 func (c *cluster) endpointsOf(i int) int {
-	if i == watched {
+	if i == watched && c.services > 1 {
 		return min(c.endpoints, 3)
 	}
 	return c.endpoints
 }
 
 // nodePort is unique to a Service that has one.
-func (c *cluster) nodePort(i int) int32 { return int32(firstNodePort + i/10*3 + i%10 - 6) }
+func (c *cluster) nodePort(i int) int32 { return int32(firstNodePort + i/10*3 + max(0, i%10-6)) }
 
 func (c *cluster) endpoint(f lab.Family, n uint32) discoveryv1.Endpoint {
 	node, ready := "node-1", true
@@ -146,7 +170,7 @@ func vip(f lab.Family, i int) netip.AddrPort { return netip.AddrPortFrom(lab.Clu
 // swap replaces the oldest endpoint of the i-th Service and returns the new one's name. Not for the same Service at once.
 func (c *cluster) swap(ctx context.Context, i int) (string, error) {
 	n := c.fresh.Add(1)
-	for f, s := range c.slices[i] {
+	for f, s := range c.slices[i][:len(c.families)] {
 		s.Endpoints = append(s.Endpoints[1:], c.endpoint(c.families[f], n))
 		// Without a resource version, so that it is one write and no read.
 		if _, err := c.cp.Client.DiscoveryV1().EndpointSlices(s.Namespace).Update(ctx, s, metav1.UpdateOptions{}); err != nil {

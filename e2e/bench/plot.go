@@ -5,62 +5,98 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
-
-	"github.com/nftproxy/nftproxy/e2e/lab"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// plots draws change latency and cold start against the number of Services.
+// plots draws change latency and cold start against the number of Services, each in a file and both side by side in plot.svg.
 func (r *report) plots(dir string) error {
+	var both []*plot.Plot
 	for _, name := range []string{"change_p50", "cold_start"} {
-		i := slices.IndexFunc(r.figures, func(f figure) bool { return f.name == name })
-		if err := r.plot(r.figures[i], filepath.Join(dir, name+".svg")); err != nil {
+		all := r.figures()
+		f := all[slices.IndexFunc(all, func(f figure) bool { return f.name == name })]
+		p, err := r.plot(f)
+		if err != nil {
+			return fmt.Errorf("plot of %s: %w", name, err)
+		}
+		if p == nil {
+			continue
+		}
+		both = append(both, p)
+		if err := p.Save(6*vg.Inch, 4*vg.Inch, filepath.Join(dir, name+".svg")); err != nil {
 			return fmt.Errorf("plot of %s: %w", name, err)
 		}
 	}
-	return nil
+	return sideBySide(both, filepath.Join(dir, "plot.svg"))
+}
+
+// sideBySide draws plots in one file.
+func sideBySide(plots []*plot.Plot, file string) error {
+	if len(plots) == 0 {
+		return nil
+	}
+	const width, height = 5 * vg.Inch, 3.6 * vg.Inch
+	canvas := vgsvg.New(width*vg.Length(len(plots)), height)
+	all := draw.New(canvas)
+	for k, p := range plots {
+		p.Draw(draw.Crop(all, width*vg.Length(k), -width*vg.Length(len(plots)-1-k), 0, 0))
+	}
+	out, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if _, err := canvas.WriteTo(out); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
 }
 
 // plotted is the number of endpoints per Service of the rows that make a line.
 const plotted = 3
 
-func (r *report) plot(f figure, file string) error {
+// plot is nil without figures.
+func (r *report) plot(f figure) (*plot.Plot, error) {
 	p := plot.New()
-	p.Title.Text = f.title
+	title, _, _ := strings.Cut(f.title, ":")
+	p.Title.Text = title
 	p.X.Label.Text, p.Y.Label.Text = fmt.Sprintf("Services, %d endpoints each", plotted), "seconds"
 	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
 	p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
 	p.Legend.Top, p.Legend.Left = true, true
 	var lines []any
-	for _, k := range []lab.ProxyKind{lab.NFTProxy, lab.KubeProxy} {
-		if xy := r.line(f, k); len(xy) > 0 {
-			lines = append(lines, string(k), xy)
+	for _, who := range []peer{ours, nftables, iptables} {
+		if xy := r.line(f, who.name); len(xy) > 0 {
+			lines = append(lines, who.name, xy)
 		}
 	}
 	if len(lines) == 0 {
-		return nil
+		return nil, nil
 	}
 	p.Add(plotter.NewGrid())
 	if err := plotutil.AddLinePoints(p, lines...); err != nil {
-		return err
+		return nil, err
 	}
 	// Room around, which a single row does not make by itself; a logarithm has no zero.
 	p.X.Min, p.X.Max = p.X.Min/2, p.X.Max*2
 	p.Y.Min, p.Y.Max = p.Y.Min/2, p.Y.Max*5
-	return p.Save(6*vg.Inch, 4*vg.Inch, file)
+	return p, nil
 }
 
 // line is a figure of one proxy against the number of Services.
-func (r *report) line(f figure, k lab.ProxyKind) plotter.XYs {
+func (r *report) line(f figure, name string) plotter.XYs {
 	var xy plotter.XYs
 	for _, row := range r.rows {
-		if v := row.value(f, k); row.endpoints == plotted && v > 0 {
+		if v := row.value(f, name); row.matrix() && row.endpoints == plotted && v > 0 {
 			xy = append(xy, plotter.XY{X: float64(row.services), Y: v})
 		}
 	}

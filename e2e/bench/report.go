@@ -6,98 +6,69 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/nftproxy/nftproxy/e2e/lab"
 )
 
-// figure is a line of the table: a quantile of what was measured.
-type figure struct {
-	name  string // in the JSON
-	title string
-	of    string // the samples
-	q     float64
-	unit  unit
-}
-
-type unit int
-
-const (
-	seconds unit = iota
-	mebibytes
-	number
-	share
-)
-
-// figures are the lines of the table for some rates of churn.
-func figures(rates []int) []figure {
-	all := []figure{
-		{"cold_start", "cold start: process start to last VIP answering", "cold_start", 0.5, seconds},
-		{"cold_start_cpu", "processor time of a cold start", "cold_start_cpu", 0.5, seconds},
-		{"transaction", "longest transaction of a cold start, at most", "transaction", 1, seconds},
-		{"change_p50", "API write to first packet on the new endpoint, p50", "change", 0.5, seconds},
-		{"change_p90", "… p90", "change", 0.9, seconds},
-		{"change_p99", "… p99", "change", 0.99, seconds},
-		{"write", "of which the API write itself", "change_write", 0.5, seconds},
-		{"cpu_per_change", "processor time of one change", "cpu_per_change", 0.5, seconds},
-		{"new_service_p50", "new Service to first answer, p50", "new_service", 0.5, seconds},
-		{"new_service_p90", "… p90", "new_service", 0.9, seconds},
-		{"new_service_p99", "… p99", "new_service", 0.99, seconds},
-		{"memory", "resident memory, settled", "memory", 0.5, mebibytes},
-		{"memory_peak", "resident memory, peak of the cold start, with children", "peak", 0.5, mebibytes},
-		{"idle_cpu", "processor, idle", "idle_cpu", 0.5, share},
-	}
-	for _, r := range rates {
-		of := func(what string) string { return fmt.Sprintf("churn_%d_%s", r, what) }
-		all = append(all,
-			figure{of("reached"), fmt.Sprintf("churn of %d changes/s: reached", r), of("reached"), 0.5, number},
-			figure{of("lag_p50"), "… API write to first packet, p50", of("lag"), 0.5, seconds},
-			figure{of("lag_p99"), "… p99", of("lag"), 0.99, seconds},
-			figure{of("cpu"), "… processor", of("cpu"), 0.5, share})
-	}
-	return append(all,
-		figure{"restart", "warm restart to first change in effect", "restart", 0.5, seconds},
-		figure{"restart_ready", "warm restart, nothing changed: ready", "restart_ready", 0.5, seconds},
-		figure{"restart_elements", "… elements written", "restart_elements", 1, number},
-		figure{"failed", "connections failed in churn and restarts, at most", "failed", 1, number},
-		figure{"slowest", "… slowest", "slowest", 1, seconds},
-		figure{"connection_rate", "connections/s of one client through a ClusterIP", "cluster_ip_rate", 0.5, number},
-		figure{"connection_share", "… of those without one", "rate_share", 0.5, share})
+// run says when, where and how something was measured.
+type run struct {
+	Date    string `json:"date"`
+	Machine string `json:"machine"`
+	Command string `json:"command"`
 }
 
 // row is what was measured at one size.
 type row struct {
 	size
-	samples map[lab.ProxyKind]samples
+	run
+	samples map[string]samples // by proxy
 }
 
-func newRow(s size) *row {
-	return &row{s, map[lab.ProxyKind]samples{lab.NFTProxy: {}, lab.KubeProxy: {}}}
+func (r *report) newRow(s size) *row { return &row{s, r.run, map[string]samples{}} }
+
+// of is the samples of a proxy.
+func (r *row) of(name string) samples {
+	if r.samples[name] == nil {
+		r.samples[name] = samples{}
+	}
+	return r.samples[name]
+}
+
+// matrix tells whether the row is one of the matrix, and not a single Service.
+func (r *row) matrix() bool { return r.services > 1 }
+
+// proxies are those that have samples, ours first.
+func (r *row) proxies() (names []string) {
+	for _, p := range []peer{ours, nftables, iptables} {
+		if len(r.samples[p.name]) > 0 {
+			names = append(names, p.name)
+		}
+	}
+	return names
 }
 
 // value is a figure of one proxy, NaN if it has none.
-func (r *row) value(f figure, k lab.ProxyKind) float64 { return quantile(r.samples[k][f.of], f.q) }
+func (r *row) value(f figure, name string) float64 { return quantile(r.samples[name][f.of], f.q) }
 
-// ratio is ours / kube-proxy's.
-func (r *row) ratio(f figure) float64 { return r.value(f, lab.NFTProxy) / r.value(f, lab.KubeProxy) }
+// ratio is ours / the peer's.
+func (r *row) ratio(f figure, peer string) float64 { return r.value(f, ours.name) / r.value(f, peer) }
 
 // report is all of it.
 type report struct {
-	date, machine, command string
-	figures                []figure
-	rows                   []*row
+	run
+	rows []*row
 }
 
 func newReport(o options, args []string) *report {
-	return &report{
-		date: time.Now().UTC().Format(time.DateOnly), machine: machine(), command: strings.Join(append([]string{"bench"}, args...), " "),
-		figures: figures(o.rates),
-	}
+	return &report{run: run{
+		Date: time.Now().UTC().Format(time.DateOnly), Machine: machine(), Command: strings.Join(append([]string{"bench"}, args...), " "),
+	}}
 }
 
 // machine is the kernel, the number of processors, and whether they had other work.
@@ -108,69 +79,109 @@ func machine() string {
 	return fmt.Sprintf("%d processors, Linux %s, load %s at the start", runtime.NumCPU(), strings.TrimSpace(string(release)), load)
 }
 
-// write writes report.json, report.md, the plots, and samples.json with every single measurement.
-func (r *report) write(dir string) error {
-	raw := map[string]any{}
+// figures are those of all rows: the rates of churn may differ.
+func (r *report) figures() []figure {
+	rates := map[int]bool{}
 	for _, row := range r.rows {
-		raw[row.String()] = row.samples
+		for _, s := range row.samples {
+			for name := range s {
+				var rate int
+				if n, _ := fmt.Sscanf(name, "churn_%d_lag", &rate); n == 1 {
+					rates[rate] = true
+				}
+			}
+		}
 	}
-	for name, content := range map[string]any{"report.json": r.document(), "samples.json": raw} {
+	return figures(slices.Sorted(maps.Keys(rates)))
+}
+
+// write writes report.json, report.md, readme.md, the plots, and samples.json with every single measurement.
+func (r *report) write(dir string) error {
+	for name, content := range map[string]any{"report.json": r.document(), "samples.json": r.raw()} {
 		text, err := json.MarshalIndent(content, "", "  ")
 		if err != nil {
-			return err
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), append(text, '\n'), 0o644); err != nil {
 			return err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "report.md"), []byte(r.markdown()), 0o644); err != nil {
-		return err
+	for name, text := range map[string]string{"report.md": r.markdown(), "readme.md": r.readme()} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return err
+		}
 	}
 	return r.plots(dir)
 }
 
-// document is the JSON: per row the ratios ours / kube-proxy by the names of the figures, and under each proxy's name its
-// figures in seconds, MiB and plain numbers.
+// document is the JSON. Each row has the ratios ours / kube-proxy by the names of the figures; under each proxy's name its figures
+// in seconds, MiB and plain numbers; what became of connections by phase; and when and how it was measured. Single Services are
+// apart from the matrix.
 func (r *report) document() map[string]any {
-	var rows []map[string]any
+	rows, single := []any{}, []any{}
 	for _, row := range r.rows {
-		doc := map[string]any{"row": row.String(), "services": row.services, "endpoints": row.endpoints}
-		for _, k := range []lab.ProxyKind{lab.NFTProxy, lab.KubeProxy} {
-			own := map[string]float64{}
-			for _, f := range r.figures {
-				put(own, f.name, row.value(f, k))
+		doc := map[string]any{
+			"row": row.String(), "services": row.services, "endpoints": row.endpoints,
+			"date": row.Date, "machine": row.Machine, "command": row.Command,
+		}
+		for _, name := range row.proxies() {
+			own := map[string]any{}
+			for _, f := range r.figures() {
+				put(own, f.name, row.value(f, name))
 			}
-			doc[string(k)] = own
+			own["phases"] = row.samples[name].phases()
+			doc[name] = own
 		}
-		for _, f := range r.figures {
-			put(doc, f.name, row.ratio(f))
+		versus := map[string]any{}
+		for _, f := range r.figures() {
+			put(doc, f.name, row.ratio(f, nftables.name))
+			put(versus, f.name, row.ratio(f, iptables.name))
 		}
-		rows = append(rows, doc)
+		if len(versus) > 0 {
+			doc["versus_iptables"] = versus
+		}
+		if row.matrix() {
+			rows = append(rows, doc)
+		} else {
+			single = append(single, doc)
+		}
 	}
-	return map[string]any{"date": r.date, "machine": r.machine, "command": r.command, "rows": rows}
+	return map[string]any{
+		"date": r.Date, "machine": r.Machine, "command": r.Command, "rows": rows, "single_service": single, "not_held": r.violations(),
+	}
 }
 
 // put leaves out what JSON has no word for.
-func put[V any](into map[string]V, name string, v float64) {
+func put(into map[string]any, name string, v float64) {
 	if !math.IsNaN(v) && !math.IsInf(v, 0) {
-		into[name] = any(v).(V)
+		into[name] = v
 	}
 }
 
-// markdown is a table per row.
+// markdown is a table per row, and one of connections by phase.
 func (r *report) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s, `%s`; ours / theirs is the ratio\n", r.machine, r.date, r.command)
+	fmt.Fprintf(&b, "%s, %s, `%s`; ours / theirs is the ratio\n", r.Machine, r.Date, r.Command)
 	for _, row := range r.rows {
-		fmt.Fprintf(&b, "\n### %d Services x %d endpoints\n\n| | nftproxy | kube-proxy | ours / theirs |\n| --- | ---: | ---: | ---: |\n",
-			row.services, row.endpoints)
-		for _, f := range r.figures {
-			ours, theirs := row.value(f, lab.NFTProxy), row.value(f, lab.KubeProxy)
-			if math.IsNaN(ours) && math.IsNaN(theirs) {
-				continue // left out
-			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.title, f.unit.text(ours), f.unit.text(theirs), ratioText(ours/theirs))
+		names := row.proxies()
+		fmt.Fprintf(&b, "\n### %d Services x %d endpoints\n\n", row.services, row.endpoints)
+		if row.run != r.run {
+			fmt.Fprintf(&b, "%s, %s, `%s`\n\n", row.Machine, row.Date, row.Command)
 		}
+		fmt.Fprintf(&b, "| | %s | ours / theirs |\n| --- |%s ---: |\n", strings.Join(names, " | "), strings.Repeat(" ---: |", len(names)))
+		for _, f := range r.figures() {
+			var values []string
+			none := true
+			for _, name := range names {
+				v := row.value(f, name)
+				none = none && math.IsNaN(v)
+				values = append(values, f.unit.text(v))
+			}
+			if !none {
+				fmt.Fprintf(&b, "| %s | %s | %s |\n", f.title, strings.Join(values, " | "), ratioText(row.ratio(f, nftables.name)))
+			}
+		}
+		b.WriteString(row.connections())
 	}
 	return b.String()
 }
@@ -190,6 +201,8 @@ func (u unit) text(v float64) string {
 		return fmt.Sprintf("%.0f MiB", v)
 	case u == share:
 		return fmt.Sprintf("%.1f%%", v*100)
+	case u == ratio:
+		return fmt.Sprintf("%.2f", v)
 	}
 	return fmt.Sprintf("%.0f", v)
 }

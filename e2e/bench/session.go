@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
@@ -38,44 +37,102 @@ type session struct {
 	*cluster
 	options
 	samples
-	kind   lab.ProxyKind
-	client *lab.Host // a pod
-	pod    *lab.Pod  // all endpoints
-	api    *lab.API
-	proxy  *lab.Proxy
+	peer
+	round   int       // from 0
+	client  *lab.Host // a pod
+	outside *lab.Host // on the nodes' network
+	pod     *lab.Pod  // all endpoints
+	api     *lab.API
+	proxy   *lab.Proxy
 }
 
-// turn measures one proxy from an empty kernel on.
-func turn(ctx context.Context, o options, c *cluster, kind lab.ProxyKind, into samples) error {
+// phase is a part of a turn.
+type phase struct {
+	name string
+	do   func(context.Context) error
+	// needs tells whether the phase is for a session at all.
+	needs func(*session) bool
+	pause time.Duration // between connections of the watch; 0 is no watch
+}
+
+// phases are in the order in which they need each other. Connections are watched in all that change something.
+func (s *session) phases() []phase {
+	const seldom, often = 5 * time.Millisecond, time.Millisecond
+	always := func(*session) bool { return true }
+	many := func(s *session) bool { return s.services >= hot+writers }
+	first := func(s *session) bool { return s.round == 0 }
+	quick := func(s *session) bool { return many(s) && s.round == 0 && !s.crawls() }
+	return []phase{
+		{"cold start", s.coldStart, always, seldom},
+		{"rest", s.rest, always, 0},
+		{"changes", s.swaps, many, seldom},
+		{"creations", s.creations, func(s *session) bool { return many(s) && s.round == 0 }, seldom},
+		{"connections", s.connections, first, 0},
+		{"churn", s.churns, quick, often},
+		{"restart", s.restart, quick, often},
+		{"restart 1%", s.restartChanged, quick, often},
+		{"tables", s.tables, first, 0},
+	}
+}
+
+// crawl is a cold start after which a proxy is asked for the fewest changes, and spared churn, restarts and further rounds:
+// kube-proxy at 30,000x3 takes 49 s for each.
+const crawl = time.Minute
+
+func (s *session) crawls() bool { return quantile(s.samples["cold_start"], 0.5) > crawl.Seconds() }
+
+// turn measures one proxy from an empty kernel on. Rounds are counted from 0; later ones repeat what varies most.
+func turn(ctx context.Context, o options, c *cluster, who peer, round int, into samples) error {
 	n, err := lab.New(lab.Options{Nodes: 1, PodsPerNode: 2})
 	if err != nil {
 		return err
 	}
 	defer n.Close()
-	s := &session{cluster: c, options: o, samples: into, kind: kind, client: n.Pod(1, 2).Host, pod: n.Pod(1, 1)}
+	s := &session{
+		cluster: c, options: o, samples: into, peer: who, round: round,
+		client: n.Pod(1, 2).Host, outside: n.Client(1).Host, pod: n.Pod(1, 1),
+	}
 	if s.api, err = n.Attach(c.cp); err != nil {
 		return err
 	}
 	if err := s.serve(); err != nil {
 		return err
 	}
-	for _, p := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
-		{"cold start", s.coldStart}, {"rest", s.rest}, {"changes", s.swaps}, {"creations", s.creations},
-		{"connections", s.connections}, {"churn", s.churns}, {"restart", s.restart},
-	} {
-		if slices.Contains(s.skip, p.name) {
+	for _, p := range s.phases() {
+		if !p.needs(s) || slices.Contains(s.skip, p.name) {
 			continue
 		}
-		start := time.Now()
-		if err := p.do(ctx); err != nil {
+		if err := s.during(ctx, p); err != nil {
 			return fmt.Errorf("%s: %w; the end of the log:\n%s", p.name, err, s.proxy.Tail(10))
 		}
-		progress("%s: %s: %s took %.1fs", c.size, kind, p.name, time.Since(start).Seconds())
 	}
 	return nil
+}
+
+// during does a phase with a watch beside it.
+func (s *session) during(ctx context.Context, p phase) error {
+	start := time.Now()
+	if p.pause > 0 {
+		w := startWatch(s.client, s.watchedVIPs(), s.paths()[0].to, p.pause)
+		defer w.stop(s.samples, p.name)
+	}
+	if err := p.do(ctx); err != nil {
+		return err
+	}
+	progress("%s: %s: %s took %.1fs", s.size, s.name, p.name, time.Since(start).Seconds())
+	return nil
+}
+
+// watchedVIPs are a Service that nobody touches and two whose endpoints churn replaces.
+func (s *session) watchedVIPs() []netip.AddrPort {
+	if s.services <= hot+2 {
+		return []netip.AddrPort{vip(s.families[0], 0)}
+	}
+	var all []netip.AddrPort
+	for _, i := range []int{steady, hot, hot + 1} {
+		all = append(all, vip(s.families[0], i))
+	}
+	return all
 }
 
 // serve makes the pod every endpoint there is.
@@ -87,11 +144,14 @@ func (s *session) serve() error {
 		if err := s.pod.Node.Route(endpointRange(f), s.pod.IP(f), lab.PodBridge); err != nil {
 			return err
 		}
+		if err := s.outside.Route(endpointRange(f), s.pod.Node.IP(f), "eth0"); err != nil {
+			return err
+		}
 		any := netip.IPv4Unspecified()
 		if f == lab.IPv6 {
 			any = netip.IPv6Unspecified()
 		}
-		if _, err := s.pod.Listen("", lab.TCP, netip.AddrPortFrom(any, target)); err != nil {
+		if _, err := listen(s.pod.Host, netip.AddrPortFrom(any, target)); err != nil {
 			return err
 		}
 	}
@@ -99,7 +159,11 @@ func (s *session) serve() error {
 }
 
 func (s *session) start() (err error) {
-	s.proxy, err = lab.StartProxy(s.pod.Node, lab.ProxySpec{Kind: s.kind, API: s.api, NoWait: true})
+	spec := lab.ProxySpec{Kind: s.kind, API: s.api, NoWait: true}
+	if s.mode != "" {
+		spec.Config = map[string]any{"mode": s.mode}
+	}
+	s.proxy, err = lab.StartProxy(s.pod.Node, spec)
 	return err
 }
 
@@ -126,15 +190,16 @@ func answered(r lab.Result) bool { return r.Verdict == lab.Answered }
 // coldStart is from the start of the process to the last of Services all over the cluster answering.
 func (s *session) coldStart(context.Context) error {
 	const asked = 100 // one after another, until it answers: the last answer is the time of the last of them
-	start := time.Now()
+	start, received := time.Now(), s.api.Received()
 	if err := s.start(); err != nil {
 		return err
 	}
 	stop := peak(s.proxy.PID())
 	defer func() { s.add("peak", stop()) }()
-	for k := range asked {
+	for k := range min(asked, s.services) {
+		i := k * (s.services - 1) / max(1, min(asked, s.services)-1)
 		for _, f := range s.families {
-			if err := s.until(vip(f, k*(s.services-1)/(asked-1)), start, answered); err != nil {
+			if err := s.until(vip(f, i), start, answered); err != nil {
 				return err
 			}
 		}
@@ -142,6 +207,7 @@ func (s *session) coldStart(context.Context) error {
 	s.took("cold_start", time.Since(start))
 	calm(s.proxy.PID())
 	s.took("cold_start_cpu", cpu(s.proxy.PID()))
+	s.add("cold_start_received", float64(s.api.Received()-received)/(1<<20))
 	if s.kind != lab.NFTProxy {
 		return nil
 	}
@@ -167,28 +233,45 @@ func (s *session) idle(d time.Duration) time.Duration {
 	return time.Duration(rates[len(rates)-1] * float64(d))
 }
 
-// repeat does something some times, but ends early when it takes too long.
-func (s *session) repeat(do func() error) error {
-	for k, start := 0, time.Now(); k < s.changes && (k < s.least || time.Since(start) < s.phase); k++ {
-		if err := do(); err != nil {
-			return err
-		}
+// repeat does something some times, but ends early when it takes too long. It returns how often.
+func (s *session) repeat(do func() error) (k int, err error) {
+	least, longest := s.least, s.options.phase
+	if s.crawls() {
+		least, longest = min(least, 2), 0
 	}
-	return nil
+	for start := time.Now(); k < s.changes && (k < least || time.Since(start) < longest); k++ {
+		if err := do(); err != nil {
+			return k, err
+		}
+		s.settle()
+	}
+	return k, nil
+}
+
+// settle lets the proxy come to rest, so that the next change finds it idle. kube-proxy has its minSyncPeriod of 1 s to wait for;
+// nftproxy has none and is done with a change when it is in effect.
+func (s *session) settle() {
+	if s.kind == lab.KubeProxy {
+		calm(s.proxy.PID())
+		return
+	}
+	time.Sleep(50 * time.Millisecond)
 }
 
 // swaps is from the API write of one endpoint replaced to the first connection that reaches it. What connections to the other
 // endpoints took meanwhile is part of it.
 func (s *session) swaps(ctx context.Context) error {
-	return s.repeat(func() error {
-		start, before := time.Now(), cpu(s.proxy.PID())
-		if err := s.swapAndWait(ctx, "change"); err != nil {
-			return err
-		}
-		calm(s.proxy.PID()) // what it does after the answer counts too
-		s.took("cpu_per_change", max(0, cpu(s.proxy.PID())-before-s.idle(time.Since(start))))
-		return nil
-	})
+	start, before, received := time.Now(), cpu(s.proxy.PID()), s.api.Received()
+	n, err := s.repeat(func() error { return s.swapAndWait(ctx, "change") })
+	if err != nil {
+		return err
+	}
+	calm(s.proxy.PID()) // what it does after the answer counts too
+	used := max(0, cpu(s.proxy.PID())-before-s.idle(time.Since(start)))
+	s.took("cpu_per_change", used/time.Duration(n))
+	s.took("cpu_per_1000_changes", 1000*used/time.Duration(n))
+	s.add("received_per_change", float64(s.api.Received()-received)/float64(n))
+	return nil
 }
 
 func (s *session) swapAndWait(ctx context.Context, name string) error {
@@ -198,7 +281,7 @@ func (s *session) swapAndWait(ctx context.Context, name string) error {
 		return err
 	}
 	wrote := time.Since(start)
-	if err := s.until(vip(lab.IPv4, watched), start, func(r lab.Result) bool { return r.Backend == backend }); err != nil {
+	if err := s.reaches(backend, start); err != nil {
 		return err
 	}
 	s.took(name, time.Since(start))
@@ -206,134 +289,27 @@ func (s *session) swapAndWait(ctx context.Context, name string) error {
 	return nil
 }
 
+// reaches waits until the watched Service leads to an endpoint.
+func (s *session) reaches(backend string, start time.Time) error {
+	return s.until(vip(s.families[0], watched), start, func(r lab.Result) bool { return r.Backend == backend })
+}
+
 // creations is from the API write of a new Service, which its endpoints follow, to the first answer.
 func (s *session) creations(ctx context.Context) error {
-	return s.repeat(func() error {
+	_, err := s.repeat(func() error {
 		start := time.Now()
 		i, err := s.create(ctx)
 		if err != nil {
 			return err
 		}
-		if err := s.until(vip(lab.IPv4, i), start, answered); err != nil {
+		if err := s.until(vip(s.families[0], i), start, answered); err != nil {
 			return err
 		}
 		s.took("new_service", time.Since(start))
-		calm(s.proxy.PID())
 		return nil
 	})
-}
-
-// connections compares a ClusterIP with an endpoint's own address, taking turns.
-func (s *session) connections(context.Context) error {
-	const turns, each = 5, 1000
-	endpoint := netip.MustParseAddrPort(numbered(endpointRange(lab.IPv4), 1) + fmt.Sprintf(":%d", target))
-	for range turns {
-		for name, to := range map[string]netip.AddrPort{"direct": endpoint, "cluster_ip": vip(lab.IPv4, steady)} {
-			t := lab.Probe{From: s.client, Proto: lab.TCP, To: to}.Repeat(each, 1)
-			if !t.AllAnswered() {
-				return fmt.Errorf("%s: %s", to, t)
-			}
-			s.add(name+"_rate", float64(t.Total)/t.Took.Seconds())
-		}
-	}
-	d, c := s.samples["direct_rate"], s.samples["cluster_ip_rate"]
-	s.add("rate_share", quantile(c[len(c)-turns:], 0.5)/quantile(d[len(d)-turns:], 0.5))
-	return nil
-}
-
-// storm connects to one Service all the time, until the function that it returns is called, which counts what failed.
-func (s *session) storm() (stop func()) {
-	const pause = time.Millisecond // leave the processors to the proxy
-	ctx, cancel := context.WithCancel(context.Background())
-	var t *lab.Tally
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		probe := lab.Probe{From: s.client, Proto: lab.TCP, To: vip(lab.IPv4, steady), Timeout: tooLong}
-		t = probe.Storm(ctx, 1, func(lab.Result) { time.Sleep(pause) })
-	})
-	return func() {
-		cancel()
-		wg.Wait()
-		s.add("connections", float64(t.Total))
-		s.add("failed", float64(t.Total-t.Verdicts[lab.Answered]))
-		s.took("slowest", t.Slowest)
-	}
-}
-
-// churns changes endpoints all over the cluster, and swaps one and waits for it over and over.
-func (s *session) churns(ctx context.Context) error {
-	for _, rate := range s.rates {
-		stop := s.storm()
-		err := s.churnAt(ctx, rate)
-		stop()
-		if err != nil {
-			return err
-		}
-		calm(s.proxy.PID())
-	}
-	return nil
-}
-
-func (s *session) churnAt(ctx context.Context, rate int) error {
-	name := fmt.Sprintf("churn_%d_", rate)
-	during, cancel := context.WithTimeout(ctx, s.sustain)
-	defer cancel()
-	start, before := time.Now(), cpu(s.proxy.PID())
-	var changes int
-	var failed error
-	var wg sync.WaitGroup
-	wg.Go(func() { changes, failed = s.churn(during, rate) })
-	for during.Err() == nil && failed == nil {
-		if err := s.swapAndWait(ctx, name+"lag"); err != nil {
-			return err
-		}
-	}
-	took, used := time.Since(start), cpu(s.proxy.PID())-before
-	wg.Wait()
-	s.add(name+"reached", float64(changes)/s.sustain.Seconds())
-	s.add(name+"cpu", used.Seconds()/took.Seconds())
-	return failed
-}
-
-// restart stops the proxy, starts it anew and changes an endpoint at once. Then nftproxy is restarted with nothing changed at
-// all, and tells what it wrote; kube-proxy cannot tell, and writes everything.
-func (s *session) restart(ctx context.Context) error {
-	defer s.storm()()
-	start, err := s.again()
-	if err != nil {
-		return err
-	}
-	backend, err := s.swap(ctx, watched)
-	if err != nil {
-		return err
-	}
-	if err := s.until(vip(lab.IPv4, watched), start, func(r lab.Result) bool { return r.Backend == backend }); err != nil {
-		return err
-	}
-	s.took("restart", time.Since(start))
-	if s.kind != lab.NFTProxy {
-		return nil
-	}
 	calm(s.proxy.PID())
-	if start, err = s.again(); err != nil {
-		return err
-	}
-	if err := s.proxy.WaitReady(); err != nil {
-		return err
-	}
-	s.took("restart_ready", time.Since(start))
-	text, err := s.metrics()
-	s.add("restart_elements", sum(text, "nftproxy_transaction_elements_sum"))
 	return err
-}
-
-// again restarts the proxy and returns when.
-func (s *session) again() (time.Time, error) {
-	if err := s.proxy.Stop(); err != nil {
-		return time.Time{}, err
-	}
-	start := time.Now()
-	return start, s.start()
 }
 
 func (s *session) metrics() (string, error) {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -87,13 +88,19 @@ func TestUsageOfChildren(t *testing.T) {
 	}
 }
 
-func TestReport(t *testing.T) {
-	r := newReport(options{rates: []int{100}}, []string{"-rows", "1000x3"})
-	row := newRow(size{1000, 3})
-	row.samples[lab.NFTProxy].add("change", 0.002, 0.004, 0.006)
-	row.samples[lab.KubeProxy].add("change", 0.4)
+// filled is a report with a row in which nftproxy is a hundred times as fast.
+func filled() *report {
+	r := newReport(options{}, []string{"-rows", "1000x3"})
+	row := r.newRow(size{1000, 3})
+	row.of(ours.name).add("change", 0.002, 0.004, 0.006)
+	row.of(ours.name).add("churn_100_lag", 0.005)
+	row.of(nftables.name).add("change", 0.4)
 	r.rows = append(r.rows, row)
-	dir := t.TempDir()
+	return r
+}
+
+func TestReport(t *testing.T) {
+	r, dir := filled(), t.TempDir()
 	if err := r.write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -102,20 +109,126 @@ func TestReport(t *testing.T) {
 			Row       string
 			ChangeP50 float64  `json:"change_p50"`
 			ColdStart *float64 `json:"cold_start"`
+			Date      string
 		}
 	}
 	text, _ := os.ReadFile(dir + "/report.json")
 	if err := json.Unmarshal(text, &doc); err != nil {
 		t.Fatal(err)
 	}
-	if got := doc.Rows[0]; got.Row != "1000x3" || math.Abs(got.ChangeP50-0.01) > 1e-9 || got.ColdStart != nil {
+	if got := doc.Rows[0]; got.Row != "1000x3" || math.Abs(got.ChangeP50-0.01) > 1e-9 || got.ColdStart != nil || got.Date == "" {
 		t.Errorf("report.json: %+v", got)
 	}
-	if want := "| 4 ms | 400 ms | 1/100 |"; !strings.Contains(r.markdown(), want) {
+	for _, want := range []string{"| 4 ms | 400 ms | 1/100 |", "| under 100 changes/s: API write to first packet, p50 | 5 ms |  |  |"} {
+		if !strings.Contains(r.markdown(), want) {
+			t.Errorf("no %q in\n%s", want, r.markdown())
+		}
+	}
+	if want := "| 4 ms / 400 ms (100x) |"; !strings.Contains(r.readme(), want) {
+		t.Errorf("no %q in\n%s", want, r.readme())
+	}
+	for _, name := range []string{"change_p50.svg", "plot.svg", "readme.md"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What two runs measured becomes one report: each row as dated, the later samples in place of the earlier.
+func TestMerge(t *testing.T) {
+	first, second := filled(), filled()
+	second.rows[0].size = size{100, 3}
+	again := second.newRow(size{1000, 3})
+	again.Date = "2027-01-01"
+	again.of(ours.name).add("change", 0.001)
+	second.rows = append(second.rows, again)
+	dirs := []string{t.TempDir(), t.TempDir()}
+	for i, r := range []*report{first, second} {
+		if err := r.write(dirs[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := newReport(options{}, nil)
+	if err := all.merge(dirs); err != nil {
+		t.Fatal(err)
+	}
+	if len(all.rows) != 2 || all.rows[0].services != 100 || all.rows[1].services != 1000 {
+		t.Fatalf("rows %v", all.rows)
+	}
+	row := all.rows[1]
+	if row.Date != "2027-01-01" || len(row.samples[ours.name]["change"]) != 1 || row.samples[nftables.name]["change"][0] != 0.4 ||
+		len(row.samples[ours.name]["churn_100_lag"]) != 1 {
+		t.Errorf("%+v", row)
+	}
+	if err := all.merge([]string{t.TempDir()}); err == nil {
+		t.Error("a directory without samples was merged")
+	}
+}
+
+// A slow connection is the machine's while a direct one is slow, and a claim that does not hold otherwise.
+func TestConnections(t *testing.T) {
+	at := time.Unix(1, 0)
+	var services, direct tally
+	services.add(at, time.Millisecond, nil)
+	services.add(at.Add(time.Second), 30*time.Millisecond, nil)
+	services.add(at.Add(2*time.Second), 40*time.Millisecond, nil)
+	direct.add(at.Add(990*time.Millisecond), 25*time.Millisecond, nil)
+	if got := services.alone(&direct); got != 1 {
+		t.Errorf("%d slow ones alone, want 1", got)
+	}
+	r := filled()
+	if bad := r.violations(); len(bad) != 0 {
+		t.Error(bad)
+	}
+	(&watch{services: services, direct: direct, cancel: func() {}}).stop(r.rows[0].of(ours.name), "restart")
+	if bad := r.violations(); len(bad) != 1 || !strings.Contains(bad[0], "1000x3: restart: 1 of 3 connections waited longer than 20ms, the slowest 40 ms") {
+		t.Error(bad)
+	}
+	services.add(at, 0, os.ErrDeadlineExceeded)
+	(&watch{services: services, direct: direct, cancel: func() {}}).stop(r.rows[0].of(ours.name), "restart")
+	if p := r.rows[0].samples[ours.name].phases()["restart"]; p["total"] != 7 || p["failed"] != 1 || p["slowest"] != 0.04 || p["direct_total"] != 2 {
+		t.Errorf("%v", p)
+	}
+	if want := "| nftproxy | restart | 7 | 1 | 4 | 2 | 40 ms | 2 | 25 ms |"; !strings.Contains(r.markdown(), want) {
 		t.Errorf("no %q in\n%s", want, r.markdown())
 	}
-	if _, err := os.Stat(dir + "/change_p50.svg"); err != nil {
-		t.Error(err)
+}
+
+func TestParse(t *testing.T) {
+	o, err := parse([]string{"-rows", "1000x3,5000x50", "-rates", "100", "-peers", "", "-large", "", "-skip", "churn,restart 1%"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.rows) != 2 || o.rows[1] != (size{5000, 50}) || len(o.peers) != 1 || o.peers[0] != ours || len(o.large) != 0 ||
+		len(o.skip) != 2 || o.iptables[0] != (size{10000, 3}) {
+		t.Errorf("%+v", o)
+	}
+	for _, args := range [][]string{{"-rows", "1000"}, {"-rows", "0x3"}, {"-rates", "0"}, {"-peers", "ipvs"}} {
+		if _, err := parse(args); err == nil {
+			t.Errorf("%q was accepted", args)
+		}
+	}
+}
+
+func TestKernelMemory(t *testing.T) {
+	const meminfo = "Slab: 4096 kB\nSReclaimable: 1024 kB\nSUnreclaim: 2048 kB\nVmallocTotal: 1 kB\nVmallocUsed: 512 kB\nPercpu: 512 kB\n"
+	if got := kernelMemory(meminfo); got != 3 {
+		t.Errorf("%v MiB, want 3", got)
+	}
+}
+
+// NodePorts are distinct and in the API server's range, up to the largest row.
+func TestNodePorts(t *testing.T) {
+	c, seen := &cluster{size: size{30000, 3}}, map[int32]int{}
+	for i := range c.services {
+		if kind := i % 10; kind < 6 || kind > 8 {
+			continue
+		}
+		p := c.nodePort(i)
+		if j, ok := seen[p]; ok || p < firstNodePort || p > lastNodePort {
+			t.Fatalf("NodePort %d of Service %d, and of %d", p, i, j)
+		}
+		seen[p] = i
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -23,6 +24,7 @@ type API struct {
 	// Kubeconfig is the path of one for the user system:kube-proxy.
 	Kubeconfig string
 
+	received  atomic.Int64
 	listeners []net.Listener
 	mu        sync.Mutex
 	cut       bool
@@ -59,6 +61,21 @@ func (n *Net) Attach(cp *ControlPlane) (*API, error) {
 // URL is the API server's address in the network.
 func (a *API) URL(f Family) string {
 	return "https://" + net.JoinHostPort(GatewayIP(f).String(), fmt.Sprint(apiPort))
+}
+
+// Received is how many bytes the API server has sent into the network, as they were encrypted.
+func (a *API) Received() int64 { return a.received.Load() }
+
+// counted counts what is written.
+type counted struct {
+	net.Conn
+	n *atomic.Int64
+}
+
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // Cut breaks all connections to the API server and resets new ones, until Restore.
@@ -113,7 +130,11 @@ func (a *API) relay(down net.Conn) {
 	var both sync.WaitGroup
 	for _, way := range [][2]net.Conn{{up, down}, {down, up}} {
 		both.Go(func() {
-			io.Copy(way[0], way[1])
+			var to io.Writer = way[0]
+			if way[0] == down {
+				to = counted{down, &a.received}
+			}
+			io.Copy(to, way[1])
 			way[0].(*net.TCPConn).CloseWrite()
 		})
 	}
