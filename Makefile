@@ -10,7 +10,7 @@ MODULE  := github.com/nftproxy/nftproxy
 INFO    := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(INFO).gitVersion=$(VERSION) -X $(INFO).gitCommit=$(COMMIT) -X $(INFO).gitTreeState=archive
 
-.PHONY: all build image deps test demo oracle bench bench-quick lint fmt peers clean
+.PHONY: all build image deps test demo oracle bench bench-quick lint fmt peers clean e2e-smoke e2e-upstream e2e-kind version
 
 all: build
 
@@ -34,6 +34,8 @@ deps:
 # at a time, because the packages of e2e measure and load the machine.
 test: deps lint build peers
 	NFTPROXY_KERNEL=required go test -p 1 -timeout 40m ./...
+	go test -C e2e/kind .
+	go test -C e2e/conformance/images .
 
 # A two-node cluster of namespaces, examples/, real packets, endpoints scaled under load.
 demo: deps build
@@ -51,6 +53,25 @@ bench: deps build peers
 
 bench-quick: deps build peers
 	go run -C e2e/bench . -rows 1x3,1000x3 -large "" -peers nftables -changes 25 -phase 15s -rounds 1 -churn 10s -rates 100
+
+# Upstream's own tests of Services on a cluster of real kubelets, not part of make test. e2e-smoke: the Conformance tests of
+# Services, with PROXY=kube-proxy for comparison. e2e-upstream: all that is about Services and their proxy, with both
+# proxies in turn or PROXY alone, and the table in docs/conformance.md.
+e2e-smoke: deps image peers
+	e2e/conformance/suite.sh smoke $(or $(PROXY),nftproxy)
+
+e2e-upstream: deps image peers
+	@status=0; for proxy in $(or $(PROXY),nftproxy kube-proxy); do \
+		e2e/conformance/suite.sh full $$proxy || status=1; \
+	done; go run ./e2e/conformance table && exit $$status
+
+# The same in a cluster made by kind, for machines with Docker. CONFIG is ipv4, dual-stack or zones.
+e2e-kind: deps image peers
+	go test -C e2e/kind .
+	e2e/kind/run.sh $(or $(CONFIG),dual-stack) smoke
+
+version:
+	@echo $(VERSION)
 
 lint:
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); \

@@ -1,0 +1,38 @@
+#!/bin/sh
+# Copyright 2026 The nftproxy Authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# suite.sh smoke|full [nftproxy|kube-proxy] [FLAG...]
+#
+# Builds upstream's tests and packs their images (cached), starts the cluster of e2e/cluster with the proxy, runs the suite,
+# and takes the cluster down. With $CLUSTER, the directory of a cluster that runs already (make cluster), it uses that one
+# and leaves it. Flags go to `conformance run`: -only REGEXP, -procs N, -attempts N.
+set -eu
+cd "$(dirname "$0")/../.."
+suite=${1:?smoke or full}
+proxy=${2:-nftproxy}
+shift
+[ $# -eq 0 ] || shift
+
+bin=$(e2e/conformance/upstream/build.sh | tail -1)
+images=$(e2e/conformance/images/build.sh | tail -1)
+peers=$(e2e/peers/build.sh | tail -1)
+go build -o "$bin/conformance" ./e2e/conformance
+
+dir=${CLUSTER:-}
+if [ -z "$dir" ]; then
+	e2e/peers/build-cluster.sh >&2
+	dir=/tmp/nftproxy-cluster
+	trap 'go run ./e2e/cluster down --dir "$dir"' EXIT
+	trap 'exit 1' INT TERM
+	go run ./e2e/cluster up --dir "$dir" --proxy "$proxy"
+fi
+go run ./e2e/cluster load --dir "$dir" "$images"
+
+case $proxy in
+nftproxy) version=$(git describe --always --dirty 2>/dev/null || echo unknown) ;;
+*) version=$(sed -n 's|^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*|\1|p' e2e/peers/go.mod), nftables mode ;;
+esac
+"$bin/conformance" run -suite "$suite" -proxy "$proxy" -version "$version" -bin "$bin" -kubectl "$peers/kubectl" \
+	-kubeconfig "$dir/admin.kubeconfig" -netns "/run/netns/$(sed -n 's/^CLIENT=//p' "$dir/env")" \
+	-machine "$(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GiB", $2 / 1048576 }' /proc/meminfo)" "$@"
