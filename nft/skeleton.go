@@ -203,11 +203,19 @@ func (l lang) sourceRanges() []Rule {
 		notIn(Allowed.String(), append(l.vip(), l.saddr())...), drop())}}
 }
 
+// Comments of rules that refuse or drop, by which their counters are found.
+const (
+	noEndpoint      = "no endpoint"
+	noLocalEndpoint = "no local endpoint"
+	unusedPort      = "unused port of a ClusterIP"
+	noService       = "address of no Service"
+)
+
 // unserved judges what is still addressed to a VIP after DNAT had its chance.
 func (l lang) unserved() []Rule {
 	return []Rule{
-		{"no endpoint", all(in(RejectServices.String(), l.vip()...), one(&expr.Counter{}, goTo("refuse")))},
-		{"no local endpoint", all(in(DropServices.String(), l.vip()...), drop())},
+		{noEndpoint, all(in(RejectServices.String(), l.vip()...), one(&expr.Counter{}, goTo("refuse")))},
+		{noLocalEndpoint, all(in(DropServices.String(), l.vip()...), drop())},
 	}
 }
 
@@ -215,15 +223,15 @@ func (l lang) unserved() []Rule {
 // node: software like NodeLocal DNSCache has ClusterIPs as addresses of its own.
 func (l lang) unused() []Rule {
 	return []Rule{
-		{"unused port of a ClusterIP", all(in(ClusterIPs.String(), l.daddr()), one(&expr.Counter{}, goTo("refuse")))},
-		{"address of no Service", all(in(ServiceCIDRs.String(), l.daddr()), drop())},
+		{unusedPort, all(in(ClusterIPs.String(), l.daddr()), one(&expr.Counter{}, goTo("refuse")))},
+		{noService, all(in(ServiceCIDRs.String(), l.daddr()), drop())},
 	}
 }
 
 func (l lang) unservedNodePorts(c Config) []Rule {
 	return []Rule{
-		{"no endpoint", all(l.toNodePort(c), in(RejectNodePorts.String(), port()...), one(&expr.Counter{}, goTo("refuse")))},
-		{"no local endpoint", all(l.toNodePort(c), in(DropNodePorts.String(), port()...), drop())},
+		{noEndpoint, all(l.toNodePort(c), in(RejectNodePorts.String(), port()...), one(&expr.Counter{}, goTo("refuse")))},
+		{noLocalEndpoint, all(l.toNodePort(c), in(DropNodePorts.String(), port()...), drop())},
 	}
 }
 

@@ -65,10 +65,11 @@ type Proxier struct {
 	kicked   chan struct{}
 
 	// What other goroutines tell the loop.
-	mu    sync.Mutex
-	drift bool
-	local []netip.Addr
-	links links
+	tallies tallies
+	mu      sync.Mutex
+	drift   bool
+	local   []netip.Addr
+	links   links
 
 	// What follows belongs to the goroutine of Run.
 	kernel  dataplane
@@ -132,6 +133,7 @@ func New(opt Options) *Proxier {
 		tables:   map[nft.Family]*table{},
 		healths:  health.Services{},
 		formerly: map[nft.Family][]ctsync.Change{},
+		tallies:  tallies{last: map[judgeKey]nft.Judged{}, sum: map[judgeKey]uint64{}},
 		noLocal:  map[nft.Family]*noLocal{nft.IPv4: {}, nft.IPv6: {}},
 	}
 	if p.families = opt.Families; len(p.families) == 0 {

@@ -142,6 +142,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	}
 	p.proxier = proxier.New(options)
 	p.sink.Sink = p.proxier.Sink()
+	p.metrics.JudgedFrom(p.proxier.Judged)
 	return p, nil
 }
 

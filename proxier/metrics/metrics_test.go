@@ -58,6 +58,9 @@ func everything(m *Metrics) {
 	m.RoutingFrom(func() Routing {
 		return Routing{Entries: map[string]int{"route": 3}, Wanted: map[string]int{"route": 4}, Repaired: map[string]uint64{"route": 5}}
 	})
+	m.JudgedFrom(func() []Judged {
+		return []Judged{{v1.IPv4Protocol, true, "no-endpoints", 8}, {v1.IPv6Protocol, false, "source-ranges", 9}}
+	})
 	m.LocalhostFrom(func() Localhost {
 		return Localhost{ListenersIPv4: 1, ListenersIPv6: 2, Connections: 3, Clients: 4, Failures: 5, Refused: 6, Forgotten: 7}
 	})
@@ -114,11 +117,13 @@ nftproxy_conntrack_deleted_entries_total counter {ip_family,reason}
 nftproxy_conntrack_resets_total counter {}
 nftproxy_conntrack_scanned_entries_total counter {}
 nftproxy_drift_repairs_total counter {ip_family,object}
+nftproxy_dropped_total counter {ip_family,reason}
 nftproxy_elements gauge {ip_family,map}
 nftproxy_localhost_nodeport_connections gauge {protocol}
 nftproxy_localhost_nodeport_refused_total counter {protocol}
 nftproxy_objects_set_aside gauge {kind}
 nftproxy_objects_set_aside_total counter {kind}
+nftproxy_refused_total counter {ip_family,reason}
 nftproxy_routing_entries gauge {object}
 nftproxy_routing_entries_wanted gauge {object}
 nftproxy_routing_repairs_total counter {object}
@@ -155,6 +160,9 @@ func TestValues(t *testing.T) {
 		`nftproxy_conntrack_deleted_entries_total{ip_family="IPv4",reason="endpoint-gone"} 2`,
 		`kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv6"} 1`,
 		`nftproxy_conntrack_scanned_entries_total 100`,
+		`nftproxy_refused_total{ip_family="IPv4",reason="no-endpoints"} 8`,
+		`nftproxy_dropped_total{ip_family="IPv6",reason="source-ranges"} 9`,
+		`nftproxy_service_set_aside{namespace="default",reason="too-large",service="wide"} 1`,
 		`nftproxy_routing_entries{object="route"} 3`,
 		`nftproxy_routing_entries_wanted{object="route"} 4`,
 		`nftproxy_routing_repairs_total{object="route"} 5`,
