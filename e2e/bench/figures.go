@@ -42,6 +42,7 @@ func figures(rates []int) []figure {
 		{"memory", "resident memory, settled", "memory", 0.5, mebibytes},
 		{"memory_peak", "resident memory, peak of the cold start, with children", "peak", 0.5, mebibytes},
 		{"kernel_memory", "kernel memory of the tables", "kernel_memory", 0.5, mebibytes},
+		{"kernel_memory_charged", "… charged to the proxy's cgroup", "kernel_memory_charged", 0.5, mebibytes},
 		{"idle_cpu", "processor, idle", "idle_cpu", 0.5, share},
 		{"received_cold", "from the API server in a cold start", "cold_start_received", 0.5, mebibytes},
 		{"received_per_change", "… per change, bytes", "received_per_change", 0.5, number},
@@ -55,6 +56,7 @@ func figures(rates []int) []figure {
 			figure{of("reached"), fmt.Sprintf("%d changes/s wanted: reached", r), of("reached"), 0.5, number},
 			figure{of("lag_p50"), fmt.Sprintf("under %d changes/s: API write to first packet, p50", r), of("lag"), 0.5, seconds},
 			figure{of("lag_p99"), "… p99", of("lag"), 0.99, seconds},
+			figure{of("write"), "of which the API write itself, p50", of("lag_write"), 0.5, seconds},
 			figure{of("cpu"), "… processor used", of("cpu"), 0.5, share})
 	}
 	all = append(all,

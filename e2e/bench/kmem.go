@@ -50,16 +50,20 @@ func steadied() float64 {
 }
 
 // tables is the kernel's memory of the tables: what becomes free when the proxy has ended, which leaves them, and they are
-// flushed. That is seconds apart, while loading takes kube-proxy minutes, in which the rest of the machine allocates too. A
-// memory cgroup would miss the hash tables, which are not accounted to one, and count the process's sockets.
+// flushed. That is seconds apart, while loading takes kube-proxy minutes, in which the rest of the machine allocates too. Beside
+// it, what becomes free of the proxy's memory cgroup: nobody else's noise is in that, but neither are the arrays of hash tables,
+// which the kernel accounts to no cgroup.
 func (s *session) tables(context.Context) error {
 	if err := s.proxy.Stop(); err != nil {
 		return err
 	}
-	before := steadied()
+	before, charged := steadied(), s.group.kernel()
 	if _, err := lab.NFT(s.pod.Node.Host, "flush", "ruleset"); err != nil {
 		return fmt.Errorf("flush the ruleset: %w", err)
 	}
 	s.add("kernel_memory", max(0, before-steadied()))
+	if charged > 0 {
+		s.add("kernel_memory_charged", charged-s.group.kernel())
+	}
 	return nil
 }

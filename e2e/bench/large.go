@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
+	"github.com/nftproxy/nftproxy/nft"
 )
 
 // mostForPeer is the largest single Service that kube-proxy is measured with: it writes a chain per endpoint.
 const mostForPeer = 10_000
 
 // single measures one Service with very many endpoints, of which one changes at a time. No connection would find the new one
-// before tens of thousands of tries, so that what the proxy counts tells when the change is made.
+// before tens of thousands of tries, so that the kernel's count of transactions tells when the change is made.
 func single(ctx context.Context, o options, row *row) error {
 	c, err := newCluster(ctx, row.size, o.dualStack)
 	if err != nil {
@@ -43,6 +44,7 @@ func singleTurn(ctx context.Context, o options, c *cluster, who peer, into sampl
 		cluster: c, options: o, samples: into, peer: who,
 		client: n.Pod(1, 2).Host, outside: n.Client(1).Host, pod: n.Pod(1, 1),
 	}
+	defer s.end()
 	if s.api, err = n.Attach(c.cp); err != nil {
 		return err
 	}
@@ -60,34 +62,20 @@ func singleTurn(ctx context.Context, o options, c *cluster, who peer, into sampl
 	return nil
 }
 
-// singleSwaps is like swaps, but for how it knows that the change is made, and adds what the kernel was told.
+// singleSwaps is like swaps, but for how it knows that the change is made: the kernel counts transactions. It adds what the kernel
+// was told.
 func (s *session) singleSwaps(ctx context.Context) error {
 	first, err := s.commits()
 	if err != nil {
 		return err
 	}
+	kernel, err := nft.Open(s.pod.Node.FD())
+	if err != nil {
+		return err
+	}
+	defer kernel.Close()
 	start, before, received := time.Now(), cpu(s.proxy.PID()), s.api.Received()
-	n, err := s.repeat(func() error {
-		was, err := s.commits()
-		if err != nil {
-			return err
-		}
-		start := time.Now()
-		if _, err := s.swap(ctx, watched); err != nil {
-			return err
-		}
-		s.took("change_write", time.Since(start))
-		for now := was; now.count == was.count; {
-			if now, err = s.commits(); err != nil {
-				return err
-			}
-			if time.Since(start) > patience {
-				return fmt.Errorf("no transaction in %s", patience)
-			}
-		}
-		s.took("change", time.Since(start))
-		return nil
-	})
+	n, err := s.repeat(func() error { return s.singleSwap(ctx, kernel) })
 	if err != nil {
 		return err
 	}
@@ -105,16 +93,34 @@ func (s *session) singleSwaps(ctx context.Context) error {
 	return err
 }
 
-// commits is what a proxy tells of its transactions since its start.
-type commits struct{ count, elements, bytes, seconds float64 }
+func (s *session) singleSwap(ctx context.Context, kernel *nft.Kernel) error {
+	was, err := kernel.Generation()
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if _, err := s.swap(ctx, watched); err != nil {
+		return err
+	}
+	s.took("change_write", time.Since(start))
+	for now := was; now == was; time.Sleep(200 * time.Microsecond) {
+		if now, err = kernel.Generation(); err != nil {
+			return err
+		}
+		if time.Since(start) > patience {
+			return fmt.Errorf("no transaction in %s", patience)
+		}
+	}
+	s.took("change", time.Since(start))
+	return nil
+}
+
+// commits is what nftproxy tells of its transactions since its start.
+type commits struct{ elements, bytes, seconds float64 }
 
 func (s *session) commits() (commits, error) {
 	text, err := s.metrics()
-	if s.kind == lab.KubeProxy {
-		return commits{count: sum(text, "kubeproxy_sync_proxy_rules_duration_seconds_count")}, err
-	}
 	return commits{
-		count:    sum(text, "nftproxy_transaction_duration_seconds_count"),
 		elements: sum(text, "nftproxy_transaction_elements_sum"),
 		bytes:    sum(text, "nftproxy_transaction_bytes_total"),
 		seconds:  sum(text, "nftproxy_transaction_duration_seconds_sum"),

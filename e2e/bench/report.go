@@ -197,6 +197,8 @@ func (u unit) text(v float64) string {
 		return fmt.Sprintf("%.3g ms", v*1e3)
 	case u == seconds:
 		return fmt.Sprintf("%.3g s", v)
+	case u == mebibytes && v < 10:
+		return fmt.Sprintf("%.1f MiB", v)
 	case u == mebibytes:
 		return fmt.Sprintf("%.0f MiB", v)
 	case u == share:

@@ -44,6 +44,7 @@ type session struct {
 	pod     *lab.Pod  // all endpoints
 	api     *lab.API
 	proxy   *lab.Proxy
+	group   cgroup
 }
 
 // phase is a part of a turn.
@@ -92,6 +93,7 @@ func turn(ctx context.Context, o options, c *cluster, who peer, round int, into 
 		cluster: c, options: o, samples: into, peer: who, round: round,
 		client: n.Pod(1, 2).Host, outside: n.Client(1).Host, pod: n.Pod(1, 1),
 	}
+	defer s.end()
 	if s.api, err = n.Attach(c.cp); err != nil {
 		return err
 	}
@@ -163,8 +165,22 @@ func (s *session) start() (err error) {
 	if s.mode != "" {
 		spec.Config = map[string]any{"mode": s.mode}
 	}
-	s.proxy, err = lab.StartProxy(s.pod.Node, spec)
+	if s.proxy, err = lab.StartProxy(s.pod.Node, spec); err != nil {
+		return err
+	}
+	if s.group.dir != "" {
+		return s.group.join(s.proxy.PID())
+	}
+	s.group, err = newCgroup(s.proxy.PID())
 	return err
+}
+
+// end ends the proxy, however far it got.
+func (s *session) end() {
+	if s.proxy != nil {
+		s.proxy.Kill()
+	}
+	s.group.remove()
 }
 
 // until connects to a Service until ok says yes. It rests between connections, for a hundredth of the time it has waited: the
