@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
+	"github.com/nftproxy/nftproxy/nft"
 )
 
 var updateDocs = flag.Bool("update-docs", false, "rewrite the output in docs/troubleshooting.md")
@@ -44,6 +45,8 @@ func (s *stories) setTheScene() {
 	gateway.Spec.HealthCheckNodePort = 32000
 	s.apply(gateway, lab.NewSlices(gateway, s.Pod(2, 1).Endpoint(), s.Pod(2, 2).Endpoint()))
 	s.apply(s.flushed, lab.NewSlices(s.flushed, s.Pod(2, 1).Endpoint()))
+	walled := s.service("walled", 15)
+	s.apply(walled, lab.NewSlices(walled, s.Pod(2, 2).Endpoint()))
 	s.serve(8080, s.pods(), lab.TCP)
 }
 
@@ -79,6 +82,13 @@ func (s *stories) play(part string) {
 		s.ask(client, 12, true, lab.Dropped)
 	case "local":
 		s.ask(client, 13, true, lab.Dropped)
+	case "wall":
+		s.ask(pod, 15, false, lab.Answered)
+		if err := lab.LoadNFT(s.Node(1).Host, wall); err != nil {
+			s.t.Fatal(err)
+		}
+		go s.onceTraced(lab.Probe{From: pod, Proto: lab.TCP, To: at(lab.ClusterIP(lab.IPv4, 15), 80),
+			Source: at(pod.IP(lab.IPv4), 40000), Timeout: 500 * time.Millisecond})
 	case "flushed":
 		s.ask(pod, 14, false, lab.Answered)
 		if err := s.proxies[0].Stop(); err != nil {
@@ -91,6 +101,26 @@ func (s *stories) play(part string) {
 		s.ask(pod, 14, false, lab.Answered)
 	default:
 		s.t.Fatalf("the text has a part %q that nobody plays", part)
+	}
+}
+
+// wall is what somebody else has in the kernel of node 1.
+const wall = `table inet firewall {
+	chain forward {
+		type filter hook forward priority filter + 10
+		ip daddr 10.244.2.12 tcp dport 8080 drop comment "quarantine until Friday"
+	}
+}
+`
+
+// onceTraced sends a packet when a trace is on.
+func (s *stories) onceTraced(p lab.Probe) {
+	for range 1000 {
+		if out, err := lab.NFT(s.Node(1).Host, "list", "tables"); err == nil && strings.Contains(out, nft.TraceTablePrefix) {
+			p.Send()
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
@@ -107,7 +137,7 @@ func (s *stories) reaches(from *lab.Host, index int, backend string) {
 var block = regexp.MustCompile("(?ms)^```console\n(node-[12])# nftproxy ([^\n]*)\n(.*?)^```$")
 
 // changing is what a new version may print otherwise without making the text wrong: numbers of rules and chains.
-var changing = regexp.MustCompile(`\brule \d+|\d+ (chains|rules|sets and maps|elements)`)
+var changing = regexp.MustCompile(`\b(rule|handle) \d+|\d+ (chains|rules|sets and maps|elements)`)
 
 // The stories of the documentation are true.
 func TestStories(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 type TracedRule struct {
 	Handle  uint64
 	Comment string
-	// Rejects says that it answers what it drops.
-	Rejects bool
+	// Rejects says that it answers what it drops, Masquerades that it chooses the source.
+	Rejects, Masquerades bool
 }
 
 // TracedChains returns the base chains of a table of any family, by name, with their hooks: none if there is no such
@@ -73,7 +73,7 @@ func (k *Kernel) TracedRules(t TraceTable, chain string) ([]TracedRule, error) {
 		case unix.NFTA_RULE_USERDATA:
 			r.Comment, _ = userdata.GetString(a.Bytes(), userdata.TypeComment)
 		case unix.NFTA_RULE_EXPRESSIONS:
-			r.Rejects = rejects(a.Bytes())
+			r.decode(a.Bytes())
 		}
 	}, func() {
 		if inTable == t.Name && inChain == chain {
@@ -87,13 +87,20 @@ func (k *Kernel) TracedRules(t TraceTable, chain string) ([]TracedRule, error) {
 	return out, nil
 }
 
-// rejects finds nft's reject, and the target of that name of iptables (NFTA_TARGET_NAME is 1).
-func rejects(list []byte) (found bool) {
+// decode looks for nft's own expressions, and for targets of iptables (NFTA_TARGET_NAME is 1).
+func (r *TracedRule) decode(list []byte) {
 	eachAttr(list, func(_ uint16, elem []byte) {
-		name, data := text(attr(elem, unix.NFTA_EXPR_NAME)), attr(elem, unix.NFTA_EXPR_DATA)
-		found = found || name == "reject" || name == "target" && text(attr(data, 1)) == "REJECT"
+		name := text(attr(elem, unix.NFTA_EXPR_NAME))
+		if name == "target" {
+			name = text(attr(attr(elem, unix.NFTA_EXPR_DATA), 1))
+		}
+		switch name {
+		case "reject", "REJECT":
+			r.Rejects = true
+		case "masq", "MASQUERADE", "SNAT":
+			r.Masquerades = true
+		}
 	})
-	return found
 }
 
 func be64(v []byte) uint64 {

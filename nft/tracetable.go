@@ -153,10 +153,11 @@ func tcpFirst() []expr.Any {
 // sctpFirst matches an INIT (RFC 9260), the type of the first chunk, at offset 12.
 func sctpFirst() []expr.Any { return append(protocol(SCTP), l4byte(12), equal([]byte{1})) }
 
-// otherFirst matches packets of other protocols whose conntrack entry is not confirmed yet: no packet of it passed.
+// otherFirst matches packets of other protocols that are new, which ICMP errors about others are not, and whose conntrack
+// entry is not confirmed yet: no packet of it passed.
 func otherFirst() []expr.Any {
 	l4 := key([]load{l4proto()})
-	return all(l4, one(notEqual([]byte{byte(TCP)})), l4, one(notEqual([]byte{byte(SCTP)})),
+	return all(l4, one(notEqual([]byte{byte(TCP)})), l4, one(notEqual([]byte{byte(SCTP)})), ctNew(),
 		one(&expr.Ct{Key: expr.CtKeySTATUS, Register: reg0}, mask(ctStatusConfirmed, 0), equal(native(0))))
 }
 

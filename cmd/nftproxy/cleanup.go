@@ -64,6 +64,11 @@ func removeAll(ctx context.Context, out io.Writer, kubeProxy bool) error {
 	}
 	report := newReport(out)
 	report.removed(ours)
+	traces, err := kernel.RemoveTraces()
+	report.removed(traces)
+	if err != nil {
+		return permission(fmt.Errorf("remove what a trace left: %w", err))
+	}
 	routes, err := routing.Open()
 	if err != nil {
 		return err

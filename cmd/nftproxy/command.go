@@ -53,7 +53,7 @@ func newCommand(out io.Writer) *cobra.Command {
 	}
 	opts.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&showVersion, "version", false, "Print the version and exit.")
-	cmd.AddCommand(newVersionCommand(out), newCleanupCommand(out), newDumpCommand(out), newExplainCommand(out))
+	cmd.AddCommand(newVersionCommand(out), newCleanupCommand(out), newDumpCommand(out), newExplainCommand(out), newTraceCommand(out))
 	return cmd
 }
 

@@ -69,6 +69,7 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 		return err
 	}
 	defer func() { _ = p.listeners.Close() }()
+	removeTraces(log)
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(name string, run func(context.Context) error) {
 		group.Go(func() error { return ended(ctx, name, run(ctx)) })

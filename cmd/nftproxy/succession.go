@@ -52,6 +52,24 @@ func removeLeftovers(log klog.Logger) {
 	}
 }
 
+// removeTraces removes what a trace that was killed left behind, which only happens before Linux 5.12. It has no effect any
+// more, so that a failure is logged only.
+func removeTraces(log klog.Logger) {
+	kernel, err := nft.Open(0)
+	if err != nil {
+		log.Error(err, "Leftovers of a trace could not be looked for")
+		return
+	}
+	defer func() { _ = kernel.Close() }()
+	gone, err := kernel.RemoveTraces()
+	if len(gone.Tables) > 0 {
+		log.Info("Removed leftovers of a trace", "tables", gone.Tables)
+	}
+	if err != nil {
+		log.Error(err, "Leftovers of a trace could not be removed")
+	}
+}
+
 // successorPoll is the pause between two looks for kube-proxy's rules: short against the second that it takes to start.
 const successorPoll = 100 * time.Millisecond
 

@@ -1,0 +1,125 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package trace
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/nftproxy/nftproxy/nft"
+)
+
+// Seen is all that the kernel told of one packet, in order.
+type Seen struct {
+	At     time.Time // of the first message
+	Events []nft.TraceEvent
+	// Incomplete says that messages were lost meanwhile.
+	Incomplete bool
+
+	ours   bool // a filter of ours has it traced
+	last   time.Time
+	number int // by the order of their first messages
+}
+
+// Collector puts messages together that are of one packet. The kernel does not say which is a packet's last, so that a packet
+// is complete when it was dropped or nothing more came for a while. Not safe for concurrent use.
+type Collector struct {
+	// Quiet is how long that is.
+	Quiet time.Duration
+	open  map[uint32]*Seen
+	begun int
+}
+
+// loopback is the index of the loopback device, in every network namespace.
+const loopback = 1
+
+// Add takes a message, and returns the packet if it is complete with it. Packets that others have traced are left out.
+func (c *Collector) Add(e *nft.TraceEvent, now time.Time) *Seen {
+	if c.open == nil {
+		c.open = map[uint32]*Seen{}
+	}
+	p, known := c.open[e.ID]
+	var done *Seen
+	if known && e.Starts() && p.ours { // the number is used again
+		done, known = p, false
+	}
+	if !known {
+		if p = c.continued(e); p == nil {
+			p = &Seen{At: now, number: c.begun}
+			c.begun++
+		}
+		c.open[e.ID] = p
+	}
+	p.Events, p.last, p.ours = append(p.Events, *e), now, p.ours || e.Starts()
+	if e.Verdict == nft.VerdictDrop && e.Type != nft.TraceReturn {
+		done = p
+		c.forget(p)
+	}
+	if done == nil || !done.ours {
+		return nil
+	}
+	return done
+}
+
+// continued finds the packet that a message goes on with under another number: what leaves by the loopback device comes in
+// by it. Masquerading may have changed its source meanwhile; then it is the last one that left for that destination.
+func (c *Collector) continued(e *nft.TraceEvent) (found *Seen) {
+	if e.Packet == nil || e.Packet.IIF != loopback {
+		return nil
+	}
+	same := false
+	for _, p := range c.open {
+		was := p.packet()
+		if !p.ours || was == nil || was.OIF != loopback || was.Proto != e.Packet.Proto || was.Dst != e.Packet.Dst {
+			continue
+		}
+		exact := was.Src == e.Packet.Src
+		if found == nil || exact && !same || exact == same && p.number > found.number {
+			found, same = p, exact
+		}
+	}
+	return found
+}
+
+// packet is the packet as it was seen last.
+func (s *Seen) packet() *nft.TracePacket {
+	for i := len(s.Events) - 1; i >= 0; i-- {
+		if s.Events[i].Packet != nil {
+			return s.Events[i].Packet
+		}
+	}
+	return nil
+}
+
+func (c *Collector) forget(p *Seen) {
+	for id, q := range c.open {
+		if p == q {
+			delete(c.open, id)
+		}
+	}
+}
+
+// Lost notes that messages are missing: of which packets nobody knows.
+func (c *Collector) Lost() {
+	for _, p := range c.open {
+		p.Incomplete = true
+	}
+}
+
+// Complete returns the packets of which nothing came for a while, oldest first; all that are open if the trace is at its end.
+func (c *Collector) Complete(now time.Time, end bool) []*Seen {
+	var out []*Seen
+	for _, p := range c.open {
+		if end || now.Sub(p.last) >= c.Quiet {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Seen) int { return cmp.Compare(a.number, b.number) })
+	out = slices.Compact(out) // a packet may have two numbers
+	for _, p := range out {
+		c.forget(p)
+	}
+	return slices.DeleteFunc(out, func(p *Seen) bool { return !p.ours })
+}
