@@ -156,8 +156,11 @@ func (c *cluster) endpointsOf(i int) int {
 // nodePort is unique to a Service that has one.
 func (c *cluster) nodePort(i int) int32 { return int32(firstNodePort + i/10*3 + max(0, i%10-6)) }
 
+// nodes are what endpoints are spread over, the measured one among them.
+const nodes = 100
+
 func (c *cluster) endpoint(f lab.Family, n uint32) discoveryv1.Endpoint {
-	node, ready := "node-1", true
+	node, ready := fmt.Sprintf("node-%d", 1+n%nodes), true
 	return discoveryv1.Endpoint{
 		Addresses: []string{numbered(endpointRange(f), n)}, NodeName: &node,
 		Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready},
