@@ -88,6 +88,9 @@ func (s *Snapshot) Differences(cfg Config) []string {
 		want = append(want, BalancerChain(s.Family, p))
 		programs[p] = true
 	}
+	for _, p := range wantedDraws(s.Content, nil) {
+		want = append(want, DrawChain(s.Family, p))
+	}
 	sets := map[string]bool{}
 	for _, a := range affinities {
 		want = append(want, a.Chains(s.Family)...)
@@ -160,6 +163,13 @@ func (s *Snapshot) diffPrograms(balancers map[Program]bool, add func(string, ...
 			add("program %s is missing in map %s", p.Chain(), balancersMap)
 		}
 	}
+	drawn := map[Program]bool{}
+	for _, p := range s.draws() {
+		if !s.Draws[p] && !drawn[p] {
+			add("program %s is missing in map %s", p.Chain(), drawsMap)
+		}
+		drawn[p] = true
+	}
 }
 
 // policies are the programs that every table has.
@@ -174,13 +184,14 @@ func policies() (out []Program) {
 // the Owner; the rest is read from the rules.
 func (s *Snapshot) Affinities() []Affinity {
 	var out []Affinity
+	draws := s.draws()
 	for owner, id := range s.affinityNumbers() {
 		a := Affinity{ID: id, Owner: owner, Size: s.Sets[AffinityMap(id)].Size}
 		a.VIPs = s.has(NewProgram(KindAffinity, id).Chain())
 		a.NodePorts = s.has(NewProgram(KindNodePortAffinity, id).Chain())
 		for _, p := range a.programs() {
 			a.readRules(s.Rules[p.Chain()])
-			a.readRules(s.Rules[p.Chain()+"-hit"])
+			a.Modulus = max(a.Modulus, draws[p].Arg())
 		}
 		out = append(out, a)
 	}
@@ -193,13 +204,29 @@ func (s *Snapshot) has(chain string) bool {
 	return ok
 }
 
-// readRules takes the number of slots, the view and the timeout from rules of the affinity's chains.
+// draws returns the draws of the programs of sticky views.
+func (s *Snapshot) draws() map[Program]Program {
+	out, decoder := map[Program]Program{}, NewDecoder(s.Family)
+	for i := range s.Elements {
+		if s.Elements[i].Set != StickyDraws {
+			continue
+		}
+		if d, ok := decoder.Decode(&s.Elements[i]); ok {
+			out[Program(d.Slot)] = d.Program
+		}
+	}
+	return out
+}
+
+// readRules takes the view and the timeout from rules of the affinity's chains.
 func (a *Affinity) readRules(rules []Rule) {
 	for _, r := range rules {
 		for _, e := range r.Exprs {
 			switch e := e.(type) {
-			case *expr.Numgen:
-				a.Modulus, a.View = e.Modulus, Slot(e.Offset).View()
+			case *expr.Immediate:
+				if v := number(e.Data); !Program(v).Kind().IsAffinity() { // but the slot
+					a.View = Slot(v).View()
+				}
 			case *expr.Dynset:
 				a.Timeout = max(a.Timeout, e.Timeout)
 			}

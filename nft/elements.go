@@ -37,7 +37,17 @@ func fixedElements(s *Service) []Element {
 		out = appendSources(out, s, f)
 		out = appendSteering(out, s, f)
 	}
-	return appendHairpin(out, s)
+	return appendHairpin(appendDraws(out, s), s)
+}
+
+// appendDraws adds how many endpoints the sticky views draw from.
+func appendDraws(out []Element, s *Service) []Element {
+	for _, a := range s.Affinities() {
+		for _, p := range a.programs() {
+			out = append(out, Element{Set: StickyDraws, Key: string(appendClassID(nil, uint32(p))), Data: string(appendClassID(nil, uint32(a.draw(p))))})
+		}
+	}
+	return out
 }
 
 // appendPrograms adds what leads from the frontend to its endpoints, if it has any.
@@ -155,7 +165,8 @@ func appendSlot(out []Element, s *Service, f *Frontend, slot Slot, e netip.AddrP
 // endpointIDs returns the ids of the endpoints of a sticky view: the view in the top bit, below it a hash
 // of address and port, so that an endpoint has the same id whenever it comes back, on every node and after every
 // restart. Of two with one hash the lower endpoint keeps it, the other is hashed anew: at worst a client chooses anew,
-// and who chose addresses so that their hashes are all one gains nothing.
+// and who chose addresses so that their hashes are all one gains nothing. No id looks like the program of a sticky view:
+// where a packet may have either in its priority, they must be told apart.
 func endpointIDs(v View, eps []netip.AddrPort) []uint32 {
 	order := make([]int, len(eps))
 	for i := range order {
@@ -166,7 +177,7 @@ func endpointIDs(v View, eps []netip.AddrPort) []uint32 {
 	taken := make(map[uint32]bool, len(eps))
 	for _, i := range order {
 		id := endpointHash(eps[i], 0)
-		for try := uint32(1); id == 0 || taken[id]; try++ {
+		for try := uint32(1); id == 0 || taken[id] || Program(id).Kind().IsAffinity(); try++ {
 			id = endpointHash(eps[i], try)
 		}
 		taken[id] = true

@@ -72,7 +72,7 @@ func TestDifferencesNameWhatDiffers(t *testing.T) {
 		{"add chain ip nftproxy strange", "chain strange is not of this version"},
 		{"add set ip nftproxy odd { type ipv4_addr; }", "set odd is not of this version"},
 		{"delete element ip nftproxy programs { 100:3 }", "program cluster-3 is missing in map programs"},
-		{"flush chain ip nftproxy affinity-1", "chain affinity-1 has 0 rules, not 3"},
+		{"flush chain ip nftproxy affinity-1", "chain affinity-1 has 0 rules, not 8"},
 	} {
 		program(t, k, IPv4, cfg, sample(IPv4), sampleNode(IPv4))
 		if d := snapshot(t, k, IPv4).Differences(cfg); len(d) != 0 {
@@ -124,6 +124,8 @@ func encode(s *Service, e Element, d Decoded) Element {
 		out.Data = string(appendClassID(nil, d.ID))
 	case HostEndpoints:
 		out.Data = string(appendEndpoint(nil, d.Endpoint))
+	case StickyDraws:
+		out.Key, out.Data = string(appendClassID(nil, d.Slot)), string(appendClassID(nil, uint32(d.Program)))
 	case ClusterIPs:
 		out.Key = addrKey(d.Addr)
 	case Hairpin:

@@ -55,7 +55,7 @@ func randomService(r *rand.Rand, f Family, i int) *Service {
 	}
 	s.Hairpin = s.Local
 	if r.IntN(3) == 0 {
-		s.Affinity = time.Duration(1+r.IntN(3)) * time.Hour
+		s.Affinity, s.AffinityIDs = time.Duration(1+r.IntN(3))*time.Hour, [2]uint32{uint32(2*i + 1), uint32(2*i + 2)}
 	}
 	vip := endpointAt(f, 1000+i).Addr()
 	s.Frontends = []Frontend{{Kind: ClusterIP, Addr: vip, Port: 80, Local: r.IntN(2) == 0}}
@@ -194,6 +194,10 @@ func checkReferences(t *testing.T, have map[Element]bool) {
 		case p.Kind() == KindCluster:
 			if !keys[place{Endpoints, e.Key + string(appendClassID(nil, uint32(NewSlot(ClusterView, 0))))}] {
 				t.Fatalf("balancer of %s has no slot 0", e.Comment)
+			}
+		case p.Kind() == KindAffinity:
+			if !keys[place{StickyDraws, e.Data}] {
+				t.Fatalf("sticky %s has no draw", e.Comment)
 			}
 		}
 	}

@@ -9,7 +9,7 @@ func Model(f Family, cfg Config, services []*Service, node []Element) *Snapshot 
 	s := &Snapshot{
 		Content: &Content{
 			Family: f, Exists: true, Chains: map[string]ChainContent{}, Sets: map[string]SetContent{},
-			Elements: wantedElements(services, node), Programs: map[Program]bool{}, Balancers: map[Program]bool{},
+			Elements: wantedElements(services, node), Programs: map[Program]bool{}, Balancers: map[Program]bool{}, Draws: map[Program]bool{},
 		},
 		Rules: map[string][]Rule{},
 	}
@@ -23,6 +23,10 @@ func Model(f Family, cfg Config, services []*Service, node []Element) *Snapshot 
 	for _, p := range wantedBalancers(s.Content, services) {
 		s.Programs[p], s.Balancers[p] = true, true
 		chains = append(chains, BalancerChain(f, p))
+	}
+	for _, p := range wantedDraws(s.Content, services) {
+		s.Draws[p] = true
+		chains = append(chains, DrawChain(f, p))
 	}
 	for _, service := range services {
 		for _, a := range service.Affinities() {

@@ -16,14 +16,18 @@ type Program uint32
 // Kind is the top byte of a Program.
 type Kind uint8
 
-// Balancers and affinities end in DNAT; policies choose one of the former by a second lookup.
+// Balancers and affinities end in DNAT; policies choose one of the former by a second lookup, and affinities a draw.
 const (
 	KindCluster               Kind = 0x01 // any endpoint of the cluster view; argument: modulus
 	KindLocal                 Kind = 0x02 // any endpoint of the local view; argument: modulus
 	KindAffinity              Kind = 0x03 // sticky; argument: affinity number
+	KindDraw                  Kind = 0x04 // an endpoint id of the cluster view, for an affinity; argument: modulus
+	KindDrawLocal             Kind = 0x05 // of the local view
 	KindNodePortCluster       Kind = 0x11
 	KindNodePortLocal         Kind = 0x12
 	KindNodePortAffinity      Kind = 0x13
+	KindNodePortDraw          Kind = 0x14
+	KindNodePortDrawLocal     Kind = 0x15
 	KindExternal              Kind = 0x21 // externalTrafficPolicy Cluster: masquerade, then the cluster view
 	KindExternalLocal         Kind = 0x22 // externalTrafficPolicy Local: own pods and the node get the cluster view
 	KindNodePortExternal      Kind = 0x31
@@ -53,12 +57,20 @@ func (k Kind) chain() string {
 		return "local"
 	case KindAffinity:
 		return "affinity"
+	case KindDraw:
+		return "draw"
+	case KindDrawLocal:
+		return "draw-local"
 	case KindNodePortCluster:
 		return "nodeport-cluster"
 	case KindNodePortLocal:
 		return "nodeport-local"
 	case KindNodePortAffinity:
 		return "nodeport-affinity"
+	case KindNodePortDraw:
+		return "nodeport-draw"
+	case KindNodePortDrawLocal:
+		return "nodeport-draw-local"
 	case KindExternal:
 		return "external"
 	case KindExternalLocal:
@@ -79,6 +91,17 @@ func (k Kind) IsNodePort() bool { return k&nodePortBit != 0 }
 
 // IsAffinity tells the kinds whose argument is an affinity number.
 func (k Kind) IsAffinity() bool { return k == KindAffinity || k == KindNodePortAffinity }
+
+// IsDraw tells the kinds that draw an endpoint's id for an affinity.
+func (k Kind) IsDraw() bool { return k&^nodePortBit == KindDraw || k&^nodePortBit == KindDrawLocal }
+
+// View is the view that a balancer or a draw chooses from.
+func (k Kind) View() View {
+	if k := k &^ nodePortBit; k == KindLocal || k == KindDrawLocal {
+		return LocalView
+	}
+	return ClusterView
+}
 
 // Chain is the name of the chain that the program runs.
 func (p Program) Chain() string {

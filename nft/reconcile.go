@@ -6,6 +6,7 @@ package nft
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,18 +32,19 @@ func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Elemen
 		// A version with other sets made the table. It is replaced in one transaction, without a gap.
 		b := &Batch{}
 		b.DeleteTable(c.Family, TableName)
-		t.build(b, &Content{Family: c.Family}, cfg, want)
+		none := &Content{Family: c.Family}
+		t.build(b, none, cfg, want)
+		t.buildAffinities(b, none, want, math.MaxInt)
 		b.Change(c.Family, Change{Add: wantedElements(want, node)})
 		return []*Batch{b}
 	}
 	first := &Batch{}
 	t.build(first, c, cfg, want)
-	batches := []*Batch{first}
-	for _, part := range Stage(DiffElements(c.Elements, wantedElements(want, node)), ChunkSize) {
-		b := &Batch{}
-		b.Change(c.Family, part)
-		batches = append(batches, b)
-	}
+	draws, change := splitDraws(DiffElements(c.Elements, wantedElements(want, node)))
+	batches := append([]*Batch{first}, stageBatches(c.Family, draws)...)
+	last := batches[len(batches)-1]
+	batches = append(batches[:len(batches)-1], t.buildAffinities(last, c, want, viewsAtOnce)...)
+	batches = append(batches, stageBatches(c.Family, change)...)
 	batches = append(batches, t.removeForeign(c, cfg)...)
 	if c.Dormant { // last, and on its own: the kernel refuses to add base chains beside that
 		wake := &Batch{}
@@ -50,6 +52,16 @@ func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Elemen
 		batches = append(batches, wake)
 	}
 	return slices.DeleteFunc(batches, (*Batch).Empty)
+}
+
+// stageBatches makes a transaction of each stage of a change.
+func stageBatches(f Family, c Change) (out []*Batch) {
+	for _, part := range Stage(c, ChunkSize) {
+		b := &Batch{}
+		b.Change(f, part)
+		out = append(out, b)
+	}
+	return out
 }
 
 // settle forgets the numbers of sticky views that no Service wants any more.
@@ -108,10 +120,12 @@ func staticSets() []setSpec {
 	program, verdict := []field{fieldClassID}, []field{fieldVerdict}
 	return append(specs[:],
 		setSpec{name: programsMap, key: program, data: verdict, comment: "program to chain"},
-		setSpec{name: balancersMap, key: program, data: verdict, comment: "those that end in DNAT"})
+		setSpec{name: balancersMap, key: program, data: verdict, comment: "those that end in DNAT"},
+		setSpec{name: drawsMap, key: program, data: verdict, comment: "draws of sticky views"})
 }
 
-// build adds to a batch all that is missing of table, sets, chains and rules, and what the Services require.
+// build adds to a batch all that is missing of table, sets, chains and rules, and what the Services require but for the
+// chains of sticky views.
 func (t *Table) build(b *Batch, c *Content, cfg Config, want []*Service) {
 	if !c.Exists {
 		b.AddTable(t.Family)
@@ -132,11 +146,15 @@ func (t *Table) build(b *Batch, c *Content, cfg Config, want []*Service) {
 		chains = append(chains, BalancerChain(t.Family, p))
 		t.balancers[p] = true
 	}
-	chains = append(chains, t.buildAffinities(b, c, want)...)
+	draws := wantedDraws(c, want)
+	for _, p := range draws {
+		chains = append(chains, DrawChain(t.Family, p))
+		t.draws[p] = true
+	}
 	b.fixChains(c, chains)
-	all := slices.Concat(balancers, t.affinityPrograms())
-	b.dispatchTo(t.Family, programsMap, missing(slices.Concat(policies, all), c.Programs), false)
-	b.dispatchTo(t.Family, balancersMap, missing(all, c.Balancers), false)
+	b.dispatchTo(t.Family, programsMap, missing(slices.Concat(policies, balancers), c.Programs), false)
+	b.dispatchTo(t.Family, balancersMap, missing(balancers, c.Balancers), false)
+	b.dispatchTo(t.Family, drawsMap, missing(draws, c.Draws), false)
 }
 
 // wantedBalancers are those that the Services need and those that are there: these may be needed again, and to
@@ -144,7 +162,7 @@ func (t *Table) build(b *Batch, c *Content, cfg Config, want []*Service) {
 func wantedBalancers(c *Content, want []*Service) []Program {
 	set := map[Program]bool{}
 	for p := range c.Balancers {
-		if _, ok := c.Chains[p.Chain()]; ok && !p.Kind().IsAffinity() && !p.Kind().IsPolicy() {
+		if _, ok := c.Chains[p.Chain()]; ok && !p.Kind().IsAffinity() && !p.Kind().IsPolicy() && !p.Kind().IsDraw() {
 			set[p] = true
 		}
 	}
@@ -154,30 +172,6 @@ func wantedBalancers(c *Content, want []*Service) []Program {
 		}
 	}
 	return slices.Sorted(maps.Keys(set))
-}
-
-// buildAffinities makes the client maps that are missing and returns the chains of all.
-func (t *Table) buildAffinities(b *Batch, c *Content, want []*Service) []Chain {
-	var chains []Chain
-	for _, s := range want {
-		for _, a := range s.Affinities() {
-			spec := affinitySpec(a)
-			if _, ok := c.Sets[spec.name]; !ok {
-				b.addSet(t.Family, &spec)
-			}
-			chains = append(chains, a.Chains(t.Family)...)
-			t.affinities[a.ID] = a
-		}
-	}
-	return chains
-}
-
-func (t *Table) affinityPrograms() (out []Program) {
-	for _, id := range slices.Sorted(maps.Keys(t.affinities)) {
-		a := t.affinities[id]
-		out = append(out, a.programs()...)
-	}
-	return out
 }
 
 func missing(want []Program, have map[Program]bool) []Program {
@@ -233,17 +227,20 @@ func fingerprints(f Family, c *Chain) []uint64 {
 // removeForeign deletes chains and sets of our table that this version has no use for: first what refers to
 // chains, maps of verdicts included, then, in another transaction, the chains (see Table.Release).
 func (t *Table) removeForeign(c *Content, cfg Config) []*Batch {
-	known := map[string]bool{programsMap: true, balancersMap: true}
+	known := map[string]bool{}
 	for _, ch := range Skeleton(t.Family, cfg) {
 		known[ch.Name] = true
 	}
 	for p := range t.balancers {
 		known[p.Chain()] = true
 	}
+	for p := range t.draws {
+		known[p.Chain()] = true
+	}
 	for _, a := range t.affinities {
 		known[AffinityMap(a.ID)] = true
-		for _, ch := range a.Chains(t.Family) {
-			known[ch.Name] = true
+		for _, p := range a.programs() {
+			known[p.Chain()] = true
 		}
 	}
 	for _, s := range staticSets() {
@@ -253,6 +250,7 @@ func (t *Table) removeForeign(c *Content, cfg Config) []*Batch {
 	stale := func(p Program, _ bool) bool { return !known[p.Chain()] }
 	unmap.dispatchTo(t.Family, programsMap, filterKeys(c.Programs, stale), true)
 	unmap.dispatchTo(t.Family, balancersMap, filterKeys(c.Balancers, stale), true)
+	unmap.dispatchTo(t.Family, drawsMap, filterKeys(c.Draws, stale), true)
 	chains := slices.DeleteFunc(slices.Sorted(maps.Keys(c.Chains)), func(n string) bool { return known[n] })
 	for _, name := range chains {
 		unmap.flushChain(t.Family, name)
@@ -368,7 +366,7 @@ func (id SetID) ranged() bool { return id == Allowed || id == Pods || id == Serv
 // programs, and last what refuses or masquerades.
 func (id SetID) rank() int {
 	switch id {
-	case Endpoints, NodePortEndpoints, EndpointIDs, NodePortEndpointIDs, EndpointsByID, NodePortEndpointsByID, Pods, Hairpin, Allowed:
+	case Endpoints, NodePortEndpoints, EndpointIDs, NodePortEndpointIDs, EndpointsByID, NodePortEndpointsByID, StickyDraws, Pods, Hairpin, Allowed:
 		return 0
 	case ClusterPrograms, LocalPrograms, NodePortClusterPrograms, NodePortLocalPrograms, Restricted, NodePortAddresses:
 		return 1

@@ -47,6 +47,9 @@ const (
 	// those that an endpoint of the node itself serves to them. Both are empty without Beyond.Steering.
 	Steered
 	HostEndpoints
+	// StickyDraws maps the program of a sticky view to the draw among its endpoints: how many there are is data, so that
+	// no rule of a sticky view follows its endpoints.
+	StickyDraws
 	numSets
 )
 
@@ -111,6 +114,7 @@ func setSpecs() [numSets]setSpec {
 		ServiceCIDRs:            {name: "service-cidrs", key: addr, interval: true},
 		Steered:                 {name: "steered", key: vip, comment: "left to the balancer behind the pod gateway"},
 		HostEndpoints:           {name: "host-endpoints", key: vip, data: endpoint, comment: "VIP to endpoint on the node itself"},
+		StickyDraws:             {name: "sticky-draws", key: program, data: program, comment: "sticky program to the draw of its endpoints"},
 	}
 }
 

@@ -58,10 +58,11 @@ const (
 
 // Verdict maps. They hold one element per program, and none per Service, because to add an element whose
 // datum is a verdict makes the kernel validate the whole table. Policies jump through balancers, which lacks
-// them: the kernel refuses a graph of jumps with a cycle (EMLINK).
+// them, and sticky chains through draws, which has nothing else: the kernel refuses a graph of jumps with a cycle (EMLINK).
 const (
 	programsMap  = "programs"
 	balancersMap = "balancers"
+	drawsMap     = "draws"
 )
 
 // Skeleton returns the chains that every table has, callees before callers. It depends on nothing but its arguments.
@@ -72,6 +73,9 @@ func Skeleton(f Family, c Config) []Chain {
 			mask(^c.mark(), c.mark()), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}))}}},
 		{Name: "refuse", Rules: refuse(f)},
 		{Name: "balance", Rules: []Rule{{"the balancer that a policy chose", dispatch(balancersMap)}}},
+	}
+	for _, k := range []Kind{KindAffinity, KindNodePortAffinity} {
+		chains = append(chains, l.stickyChains(k)...)
 	}
 	for _, k := range []Kind{KindExternal, KindNodePortExternal} {
 		chains = append(chains, Chain{Name: k.chain(), Rules: l.external(k)})

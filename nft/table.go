@@ -14,20 +14,21 @@ import (
 type Table struct {
 	Family     Family
 	balancers  map[Program]bool
+	draws      map[Program]bool
 	affinities map[uint32]Affinity
 	numbers    map[string]uint32 // affinity numbers by owner, also of those not committed yet
 	taken      map[uint32]bool   // numbers that are in use, reserved or waiting to be swept
 	free       uint32            // no number below it is free, but for 0, which is none
 	retired    []uint32          // out of use, their chains not yet deleted
 	pending    []func()
-	adding     map[Program]bool // balancers of this batch
+	adding     map[Program]bool // balancers and draws of this batch
 }
 
 // NewTable returns the Table of a family whose sticky views keep the numbers that c, the table's content, has.
 // Until Reconcile was called it knows nothing else.
 func NewTable(c *Content) *Table {
 	t := &Table{
-		Family: c.Family, balancers: map[Program]bool{}, affinities: map[uint32]Affinity{},
+		Family: c.Family, balancers: map[Program]bool{}, draws: map[Program]bool{}, affinities: map[uint32]Affinity{},
 		numbers: c.affinityNumbers(), taken: map[uint32]bool{}, adding: map[Program]bool{},
 	}
 	for _, id := range t.numbers {
@@ -66,25 +67,33 @@ func (t *Table) Discard() {
 	clear(t.adding)
 }
 
-// Require adds to a batch what the program maps of a Service will refer to: balancers of counts that did not
-// occur before, and sticky chains. Call it before the Service's elements are added to the batch.
+// Require adds to a batch what the program maps of a Service will refer to: balancers and draws of counts that did
+// not occur before, and sticky chains. Call it before the Service's elements are added to the batch.
 func (t *Table) Require(b *Batch, s *Service) {
 	for _, p := range s.Balancers() {
-		t.requireBalancer(b, p)
+		if t.requireChain(b, t.balancers, p, BalancerChain) {
+			t.dispatch(b, []Program{p}, false)
+		}
 	}
 	for _, a := range s.Affinities() {
+		for _, p := range a.programs() {
+			if draw := a.draw(p); t.requireChain(b, t.draws, draw, DrawChain) {
+				b.dispatchTo(t.Family, drawsMap, []Program{draw}, false)
+			}
+		}
 		t.requireAffinity(b, a)
 	}
 }
 
-func (t *Table) requireBalancer(b *Batch, p Program) {
-	if t.balancers[p] || t.adding[p] {
-		return
+// requireChain adds the chain of a program, and tells so, unless it is among those that are there or in this batch already.
+func (t *Table) requireChain(b *Batch, have map[Program]bool, p Program, chain func(Family, Program) Chain) bool {
+	if have[p] || t.adding[p] {
+		return false
 	}
-	b.AddChains(t.Family, []Chain{BalancerChain(t.Family, p)})
-	t.dispatch(b, []Program{p}, false)
+	b.AddChains(t.Family, []Chain{chain(t.Family, p)})
 	t.adding[p] = true
-	t.pending = append(t.pending, func() { t.balancers[p] = true })
+	t.pending = append(t.pending, func() { have[p] = true })
+	return true
 }
 
 // dispatch enters programs in, or removes them from, both verdict maps.
@@ -93,14 +102,21 @@ func (t *Table) dispatch(b *Batch, ps []Program, deletion bool) {
 	b.dispatchTo(t.Family, balancersMap, ps, deletion)
 }
 
-// requireAffinity makes, or brings up to date, the chains of a sticky view. Rules are replaced as a whole:
-// they are few, and the client map stays.
+// requireAffinity makes, or brings up to date, the chains of a sticky view. Rules are replaced as a whole, which is for
+// another timeout or the first NodePort only: they are few, and the client map stays.
 func (t *Table) requireAffinity(b *Batch, a Affinity) {
 	was, ok := t.affinities[a.ID]
 	if ok && was == a {
 		return
 	}
+	if ok && was.VIPs && !a.VIPs || ok && was.NodePorts && !a.NodePorts {
+		// A keyspace that is not wanted any more keeps its chain until the affinity goes: nothing leads there.
+		a.VIPs, a.NodePorts = a.VIPs || was.VIPs, a.NodePorts || was.NodePorts
+	}
 	t.pending = append(t.pending, func() { t.affinities[a.ID] = a })
+	if ok && was.sameRules(&a) {
+		return
+	}
 	if !ok {
 		spec := affinitySpec(a)
 		b.addSet(t.Family, &spec)
@@ -114,24 +130,14 @@ func (t *Table) requireAffinity(b *Batch, a Affinity) {
 func (t *Table) replaceAffinity(b *Batch, was, a Affinity) {
 	had := was.programs()
 	for _, p := range a.programs() {
-		chains := a.chains(lang{t.Family}, p)
+		chain := a.chain(lang{t.Family}, p)
 		if !slices.Contains(had, p) {
-			b.AddChains(t.Family, chains)
+			b.AddChains(t.Family, []Chain{chain})
 			t.dispatch(b, []Program{p}, false)
 			continue
 		}
-		for i := range chains {
-			b.flushChain(t.Family, chains[i].Name)
-		}
-		for i := range chains {
-			b.addRules(t.Family, &chains[i])
-		}
-	}
-	// A keyspace that is not wanted any more keeps its chains until the affinity goes: nothing leads there.
-	if was.NodePorts && !a.NodePorts || was.VIPs && !a.VIPs {
-		kept := a
-		kept.NodePorts, kept.VIPs = was.NodePorts || a.NodePorts, was.VIPs || a.VIPs
-		t.pending = append(t.pending, func() { t.affinities[a.ID] = kept })
+		b.flushChain(t.Family, chain.Name)
+		b.addRules(t.Family, &chain)
 	}
 }
 
@@ -176,13 +182,9 @@ func (t *Table) forget(id uint32) {
 func (t *Table) Sweep(b *Batch) bool {
 	for _, id := range t.retired {
 		a := t.affinities[id]
-		chains := a.Chains(t.Family)
-		slices.Reverse(chains) // callers first
-		for i := range chains {
-			b.flushChain(t.Family, chains[i].Name)
-		}
-		for i := range chains {
-			b.deleteChain(t.Family, chains[i].Name)
+		for _, p := range a.programs() {
+			b.flushChain(t.Family, p.Chain())
+			b.deleteChain(t.Family, p.Chain())
 		}
 		b.deleteSet(t.Family, AffinityMap(id))
 		t.pending = append(t.pending, func() {

@@ -83,8 +83,11 @@ func (r *run) lookup(e *expr.Lookup, s *state, did *step) {
 }
 
 func (m *machine) programs(set string) map[nft.Program]bool {
-	if set == "programs" {
+	switch set {
+	case "programs":
 		return m.snapshot.Programs
+	case "draws":
+		return m.snapshot.Draws
 	}
 	return m.snapshot.Balancers
 }

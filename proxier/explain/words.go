@@ -138,7 +138,7 @@ func (n *narrator) words(s *step) string {
 		return n.program(s)
 	case s.has(nft.ClusterPrograms), s.has(nft.NodePortClusterPrograms), s.has(nft.LocalPrograms), s.has(nft.NodePortLocalPrograms):
 		return n.view(s)
-	case strings.HasPrefix(s.chain, "affinity-") || strings.HasPrefix(s.chain, "nodeport-affinity-"):
+	case isSticky(s.chain):
 		return n.sticky(s)
 	case s.has(nft.Steered):
 		return n.steered(s)
@@ -276,30 +276,44 @@ func (n *narrator) view(s *step) string {
 	return "it comes from a pod of this node: any endpoint, as from inside the cluster"
 }
 
-// sticky is about the chains of sessionAffinity.
+// isSticky tells the chains of sessionAffinity, those of one Service and those that all share.
+func isSticky(chain string) bool {
+	chain = strings.TrimPrefix(chain, "nodeport-")
+	return strings.HasPrefix(chain, "affinity-") || strings.HasPrefix(chain, "sticky-") || strings.HasPrefix(chain, "draw-")
+}
+
+// sticky is about these chains.
 func (n *narrator) sticky(s *step) string {
-	a := &s.action
-	hitChain := strings.HasSuffix(s.chain, "-hit")
-	switch {
-	case a.target != "" && strings.HasSuffix(a.target, "-hit"):
+	switch a := &s.action; {
+	case a.sticky == dynsetUpdate+1:
 		return fmt.Sprintf("client %s is remembered", n.packet.From.Addr())
-	case a.target != "" && a.drew == 1:
+	case a.sticky == dynsetDelete+1 && a.target == "":
+		return "the endpoint remembered is gone, so the client is forgotten"
+	case a.drew == 1:
 		return "the client is not remembered; there is one endpoint"
-	case a.target != "" && a.drew > 1:
+	case a.drew > 1:
 		return fmt.Sprintf("the client is not remembered; one of %d endpoints is drawn at random", a.drew)
-	case a.dnat && hitChain:
-		return "it goes to the same endpoint as before"
 	case a.sticky == dynsetAdd+1:
 		return fmt.Sprintf("the client is remembered for %s after its last new connection", n.timeout(s.chain))
-	case a.sticky == dynsetDelete+1 && hitChain:
-		return "the endpoint remembered is gone, so the client is forgotten"
+	case a.dnat && !s.isNew():
+		return "it goes to the same endpoint as before"
 	}
 	return ""
 }
 
+// isNew tells whether an endpoint was chosen for the client on the way to a step.
+func (s *step) isNew() bool {
+	for p := s.prev; p != nil; p = p.prev {
+		if p.action.sticky == dynsetAdd+1 {
+			return true
+		}
+	}
+	return false
+}
+
 func (n *narrator) timeout(chain string) time.Duration {
 	for _, a := range n.snapshot.Affinities() {
-		if strings.Contains(chain, nft.AffinityMap(a.ID)+"-") {
+		if strings.TrimPrefix(chain, "nodeport-") == nft.AffinityMap(a.ID) {
 			return a.Timeout
 		}
 	}
@@ -324,7 +338,7 @@ func (n *narrator) element(h *hit) string {
 	add(d.Proto != 0, d.Proto)
 	add(d.Port != 0, d.Port)
 	add(set == nft.Allowed, n.packet.From.Addr())
-	add(d.Endpoint.IsValid() || d.ID != 0, nft.Program(d.Slot))
+	add(d.Slot != 0 || d.Endpoint.IsValid() || d.ID != 0, nft.Program(d.Slot))
 	text := strings.Join(parts, " . ")
 	switch {
 	case d.Endpoint.IsValid():

@@ -113,6 +113,7 @@ func (c *collector) element(e *nft.Element, d *nft.Decoded) {
 		c.table.Pods = append(c.table.Pods, prefixes(d.Range)...)
 	case nft.ServiceCIDRs:
 		c.table.ServiceCIDRs = append(c.table.ServiceCIDRs, prefixes(d.Range)...)
+	case nft.StickyDraws: // part of the affinity
 	default:
 		c.at(d).element(e, d)
 	}
