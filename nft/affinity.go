@@ -126,17 +126,17 @@ func (a *Affinity) Chains(f Family) []Chain {
 func (a *Affinity) chain(l lang, p Program) Chain {
 	clients, k := AffinityMap(a.ID), p.Kind()
 	known := find(clients, l.saddr())
-	forget := l.remember(dynsetDelete, clients, 0)
 	return Chain{Name: p.Chain(), Rules: []Rule{
 		{"a client that is known", all(known, l.remember(unix.NFT_DYNSET_OP_UPDATE, clients, a.Timeout))},
 		{"", one(jump(k.shared(stickyEndpoint)))},
 		{"its endpoint is gone", all(key([]load{priority()}), one(notEqual(native(uint32(p)))),
-			forget, one(immediate(uint32(p)), setPriority()))},
+			l.remember(dynsetDelete, clients, 0), one(immediate(uint32(p)), setPriority()))},
 		{"", one(jump(k.shared(stickyDraw)))},
 		{"a full map breaks this rule only", l.remember(unix.NFT_DYNSET_OP_ADD, clients, a.Timeout)},
 		{"what a racing connection stored", known},
 		{"", one(jump(k.shared(stickyEndpoint)))},
-		{"its endpoint is gone", all(forget, slot(a.View, 0), one(goTo(k.shared(stickySlot))))},
+		// What was drawn is gone already. That it is remembered is for the client's next connection to find out.
+		{"its endpoint is gone", all(slot(a.View, 0), one(goTo(k.shared(stickySlot))))},
 	}}
 }
 
@@ -193,19 +193,23 @@ func wantedDraws(c *Content, want []*Service) []Program {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// viewsAtOnce is how many sticky views one transaction makes at most. The kernel finds a set by its name in a list of all,
-// so that with N views there each takes some N/40 microseconds (measured: 0.1 ms at 4,000).
-const viewsAtOnce = 100
+// viewsAtOnce is how many sticky views one transaction makes at most: at 80 microseconds each, 8 ms. Beside many fewer are
+// made: the kernel finds a set by its name in a list of all, seven times for each view, so that one beside 4,000 takes
+// 1 ms (measured), and viewsCost, views made times views there, 15 ms.
+const (
+	viewsAtOnce = 100
+	viewsCost   = 60000
+)
 
 // buildAffinities makes the maps of clients and the chains of the sticky views, as far as they are missing or other ones:
-// those of atOnce views in the batch, more in batches behind it. Only then it leads there, all at once: what no packet can
-// reach the kernel does not validate again with each transaction.
-func (t *Table) buildAffinities(b *Batch, c *Content, want []*Service, atOnce int) []*Batch {
-	out, made := []*Batch{b}, 0
+// in the batch, and if they are many and atOnce is not set, in batches behind it. Only then it leads there, all at once: what
+// no packet can reach the kernel does not validate again with each transaction.
+func (t *Table) buildAffinities(b *Batch, c *Content, want []*Service, atOnce bool) []*Batch {
+	out, made, there := []*Batch{b}, 0, len(c.Sets)
 	var programs []Program
 	for _, s := range want {
 		for _, a := range s.Affinities() {
-			if made == atOnce {
+			if !atOnce && made > 0 && made >= min(viewsAtOnce, viewsCost/max(there, 1)) {
 				b, made = &Batch{}, 0
 				out = append(out, b)
 			}
@@ -217,6 +221,7 @@ func (t *Table) buildAffinities(b *Batch, c *Content, want []*Service, atOnce in
 			b.fixChains(c, a.Chains(t.Family))
 			if len(b.msgs) > before {
 				made++
+				there++
 			}
 			t.affinities[a.ID] = a
 			programs = append(programs, a.programs()...)

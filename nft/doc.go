@@ -21,6 +21,15 @@
 //	cluster-3                       priority = random 0..2, then
 //	endpoints  VIP . slot         -> address . port, and DNAT
 //
+// A sticky view has a map of clients and one chain, which finds the client's endpoint id; what it needs besides is in chains
+// and maps that all sticky views share:
+//
+//	affinity-7       client       -> id
+//	endpoints-by-id  VIP . id     -> address . port, and DNAT
+//	sticky-draws     affinity-7   -> draw-3      (for a client that is not known)
+//	draw-3                           priority = random 0..2, then
+//	endpoint-ids     VIP . slot   -> id
+//
 // A program, a view's slot and an affinity id are 32 bits of nft type classid, which nft prints as two
 // hexadecimal halves: see [Program].
 //

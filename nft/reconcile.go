@@ -6,7 +6,6 @@ package nft
 import (
 	"cmp"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,7 +33,7 @@ func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Elemen
 		b.DeleteTable(c.Family, TableName)
 		none := &Content{Family: c.Family}
 		t.build(b, none, cfg, want)
-		t.buildAffinities(b, none, want, math.MaxInt)
+		t.buildAffinities(b, none, want, true)
 		b.Change(c.Family, Change{Add: wantedElements(want, node)})
 		return []*Batch{b}
 	}
@@ -43,7 +42,7 @@ func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Elemen
 	draws, change := splitDraws(DiffElements(c.Elements, wantedElements(want, node)))
 	batches := append([]*Batch{first}, stageBatches(c.Family, draws)...)
 	last := batches[len(batches)-1]
-	batches = append(batches[:len(batches)-1], t.buildAffinities(last, c, want, viewsAtOnce)...)
+	batches = append(batches[:len(batches)-1], t.buildAffinities(last, c, want, false)...)
 	batches = append(batches, stageBatches(c.Family, change)...)
 	batches = append(batches, t.removeForeign(c, cfg)...)
 	if c.Dormant { // last, and on its own: the kernel refuses to add base chains beside that
