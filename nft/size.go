@@ -12,6 +12,9 @@ func (s *Service) Size() int {
 		perSlot = 2 // by slot, and by id
 	}
 	n := len(s.Hairpin)
+	for _, a := range s.Affinities() {
+		n += len(a.programs()) // their draws
+	}
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
 		n += frontendSize(f)

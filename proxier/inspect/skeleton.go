@@ -38,6 +38,11 @@ func (c *comparison) skeleton() {
 			c.tell(sticky, p.Chain(), fmt.Sprintf("map balancers does not lead to chain %s", p.Chain()))
 		}
 	}
+	for p := range model.Draws {
+		if !c.s.Draws[p] {
+			c.tell(sticky, p.Chain(), fmt.Sprintf("map draws does not lead to chain %s", p.Chain()))
+		}
+	}
 	// What is known without the Services: sets, and chains of earlier numbers of endpoints, which stay.
 	for _, text := range c.s.Differences(c.w.Config) {
 		kind, rest, _ := strings.Cut(text, " ")
