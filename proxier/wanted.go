@@ -75,10 +75,18 @@ func (o *Observer) Problems() map[kube.Ref]error {
 	return maps.Clone(o.tracker.problems)
 }
 
-// Service returns the latest version of a Service and its slices; nil if there is none.
-func (o *Observer) Service(n kube.Name) (*kube.Service, []*kube.EndpointSlice) {
-	return o.tracker.service(n)
+// Endpoints calls show for each endpoint that the slices of a Service have now.
+func (o *Observer) Endpoints(n kube.Name, show func(*kube.Endpoint)) {
+	_, list := o.tracker.service(n)
+	for _, s := range list {
+		for i := range s.Endpoints {
+			show(&s.Endpoints[i])
+		}
+	}
 }
+
+// NodeName is that of this node.
+func (o *Observer) NodeName() string { return o.config.NodeName }
 
 // Wanted computes what the objects known now ask for, in each of the families. It reads the addresses of the
 // interfaces, as the rules for NodePorts depend on them.

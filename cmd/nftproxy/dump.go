@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/inspect"
@@ -29,6 +30,9 @@ proxy, so it works when they are down. It needs CAP_NET_ADMIN.
 The first lines say whether chains, rules and maps are as this version writes
 them. The schema of -o json and -o yaml is nftproxy.io/v1alpha1, kind Dump.
 
+-o svg and -o dot draw one Service. The kernel knows neither nodes nor zones; when a
+source is named, by the proxy's own flags, the picture has them.
+
 With --diff it also lists a source, named by the proxy's own flags, and prints what
 the kernel lacks, what it has beside that, and what is different, Service by
 Service (-o json: kind Drift). It exits with 0 if there is no drift, 1 if there is,
@@ -37,13 +41,15 @@ and 2 if it could not be found out.`
 const dumpExamples = `  nftproxy dump
   nftproxy dump -o wide --service default/web
   nftproxy dump -o json
+  nftproxy dump -o svg --service default/web > web.svg
+  nftproxy dump --flows --service default/web
   nftproxy dump --diff --config=/var/lib/kube-proxy/config.conf`
 
 // dumper is what `nftproxy dump` is asked for.
 type dumper struct {
 	output, service string
 	name            kube.Name // of the Service, empty for all
-	isDiff          bool
+	isDiff, flows   bool
 	settle          time.Duration
 	options         *config.Options // of the source
 	flags           *pflag.FlagSet
@@ -61,8 +67,9 @@ func newDumpCommand(out io.Writer) *cobra.Command {
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return trouble(err) })
-	cmd.Flags().StringVarP(&d.output, "output", "o", "table", "table, wide, json or yaml.")
+	cmd.Flags().StringVarP(&d.output, "output", "o", "table", "table, wide, json or yaml; of one Service also svg or dot, a picture.")
 	cmd.Flags().StringVar(&d.service, "service", "", "Only this Service, as NAMESPACE/NAME.")
+	cmd.Flags().BoolVar(&d.flows, "flows", false, "Count the tracked connections of each Service. The conntrack table is streamed: about 1 s of processor time for 1,000,000 entries.")
 	cmd.Flags().BoolVar(&d.isDiff, "diff", false, "Compare with a source (--config, --kubeconfig, --master or --manifests, and the proxy's other flags).")
 	cmd.Flags().DurationVar(&d.settle, "settle", time.Second, "With --diff, how long a difference lasts before it counts: a running proxy is a little behind its source.")
 	addSourceFlags(d.options, cmd.Flags())
@@ -88,27 +95,32 @@ func (d *dumper) run(ctx context.Context, out io.Writer) error {
 	if d.isDiff {
 		return d.diff(ctx, out)
 	}
-	write, err := dumpForm(d.output)
+	write, err := d.form(ctx)
 	if err != nil {
 		return err
 	}
 	return d.dump(ctx, out, write)
 }
 
-// dumpForm returns what writes a dump in the form that -o names.
-func dumpForm(name string) (func(io.Writer, *inspect.Dump) error, error) {
-	switch name {
+// form returns what writes a dump in the form that -o names.
+func (d *dumper) form(ctx context.Context) (func(io.Writer, *inspect.Dump) error, error) {
+	switch d.output {
 	case "table", "":
-		return func(w io.Writer, d *inspect.Dump) error { return inspect.Text(w, d, false) }, nil
+		return func(w io.Writer, doc *inspect.Dump) error { return inspect.Text(w, doc, false) }, nil
 	case "wide":
-		return func(w io.Writer, d *inspect.Dump) error { return inspect.Text(w, d, true) }, nil
+		return func(w io.Writer, doc *inspect.Dump) error { return inspect.Text(w, doc, true) }, nil
 	case "json":
 		return inspect.JSON, nil
 	case "yaml":
 		return inspect.YAML, nil
+	case "svg", "dot":
+		return d.picture(ctx)
 	}
-	return nil, fmt.Errorf("-o %s: must be table, wide, json or yaml", name)
+	return nil, fmt.Errorf("-o %s: must be %s", d.output, strings.Join(dumpForms, ", "))
 }
+
+// dumpForms are the values of -o.
+var dumpForms = []string{"table", "wide", "json", "yaml", "svg", "dot"}
 
 // dump prints the kernel's tables.
 func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, *inspect.Dump) error) error {
@@ -135,6 +147,11 @@ func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, 
 		}
 	}
 	inspect.Sort(doc.ServicePorts)
+	if d.flows {
+		if err := countFlows(ctx, doc); err != nil {
+			return permission(err)
+		}
+	}
 	return write(out, doc)
 }
 
@@ -155,6 +172,25 @@ func collect(kernel *nft.Kernel, f nft.Family) (inspect.Table, []inspect.Service
 	}
 	table, ports := inspect.Collect(s, clients)
 	return table, ports, nil
+}
+
+// countFlows counts the tracked connections of what a document shows.
+func countFlows(ctx context.Context, doc *inspect.Dump) error {
+	facts, err := readFacts()
+	if err != nil {
+		return err
+	}
+	doc.Conntrack = &inspect.Conntrack{Exact: true}
+	for _, f := range nft.Families() {
+		t := inspect.NewTally(f, doc.ServicePorts, facts.isLocal)
+		l, err := ctsync.List(ctx, 0, f == nft.IPv6, t.Begin, t.Count)
+		if err != nil {
+			return fmt.Errorf("count flows: %w", err)
+		}
+		doc.Conntrack.Scanned += l.Scanned
+		doc.Conntrack.Exact = doc.Conntrack.Exact && l.Exact
+	}
+	return nil
 }
 
 func routingLines(ctx context.Context) ([]routing.Line, error) {

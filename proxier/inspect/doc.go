@@ -24,6 +24,8 @@ type Dump struct {
 	Tables     []Table `json:"tables"`
 	// Routing are the addresses, routes, rules and neighbours that are ours.
 	Routing []routing.Line `json:"routing,omitempty"`
+	// Conntrack is there when flows were counted.
+	Conntrack *Conntrack `json:"conntrack,omitempty"`
 	// ServicePorts are sorted by name, then family, then protocol.
 	ServicePorts []ServicePort `json:"servicePorts"`
 }
@@ -70,6 +72,8 @@ type ServicePort struct {
 	Endpoints Endpoints  `json:"endpoints"`
 	// Affinity is there when clients stay on their endpoints.
 	Affinity *Affinity `json:"affinity,omitempty"`
+	// Flows are its tracked connections, when they were counted.
+	Flows *Flows `json:"flows,omitempty"`
 	// Problems are what does not fit together; the proxy repairs it, so what stays is worth a report.
 	Problems []string `json:"problems,omitempty"`
 }
@@ -95,6 +99,8 @@ type Frontend struct {
 	// endpoint instead of others.
 	Steered      bool   `json:"steered,omitempty"`
 	HostEndpoint string `json:"hostEndpoint,omitempty"`
+	// Flows is the number of tracked connections to it, when they were counted.
+	Flows *int `json:"flows,omitempty"`
 }
 
 // State is what becomes of packets to a frontend.

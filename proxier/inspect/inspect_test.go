@@ -77,7 +77,7 @@ func collected(t *testing.T) *Dump {
 	table, ports := Collect(s, map[uint32]int{1: 17})
 	table.Chains, table.Rules, table.Sets = 10, 20, 30 // what they are is for package nft to say
 	gone, _ := Collect(&nft.Snapshot{Content: &nft.Content{Family: nft.IPv6}}, nil)
-	return &Dump{APIVersion, Kind, []Table{table, gone}, []routing.Line{{Kind: "route", Family: "ip", Text: "10.96.0.0/16 via 169.254.169.4"}}, ports}
+	return &Dump{APIVersion, Kind, []Table{table, gone}, []routing.Line{{Kind: "route", Family: "ip", Text: "10.96.0.0/16 via 169.254.169.4"}}, nil, ports}
 }
 
 func TestForms(t *testing.T) {

@@ -65,9 +65,10 @@ type header struct {
 	Kind       string         `json:"kind"`
 	Tables     []Table        `json:"tables"`
 	Routing    []routing.Line `json:"routing,omitempty"`
+	Conntrack  *Conntrack     `json:"conntrack,omitempty"`
 }
 
-func (d *Dump) header() header { return header{APIVersion, Kind, d.Tables, d.Routing} }
+func (d *Dump) header() header { return header{APIVersion, Kind, d.Tables, d.Routing, d.Conntrack} }
 
 // Select returns the Service ports of one Service.
 func Select(ports []ServicePort, namespace, service string) []ServicePort {

@@ -23,7 +23,7 @@ type column struct {
 	cell  func(*ServicePort, *Frontend) string
 }
 
-func columns(wide bool) []column {
+func columns(wide, flows bool) []column {
 	cols := []column{
 		{"SERVICE PORT", func(s *ServicePort, _ *Frontend) string { return s.Name }},
 		{"PROTO", func(s *ServicePort, _ *Frontend) string { return s.Protocol }},
@@ -31,6 +31,9 @@ func columns(wide bool) []column {
 		{"ADDRESS", func(_ *ServicePort, f *Frontend) string { return f.address() }},
 		{"POLICY", func(_ *ServicePort, f *Frontend) string { return orDash(f.Policy) }},
 		{"STATE", func(_ *ServicePort, f *Frontend) string { return string(f.State) }},
+	}
+	if flows {
+		cols = append(cols, column{"FLOWS", func(_ *ServicePort, f *Frontend) string { return f.flows() }})
 	}
 	if !wide {
 		return append(cols, column{"ENDPOINTS", func(s *ServicePort, f *Frontend) string { return few(s.view(f)) }})
@@ -54,9 +57,13 @@ func Text(w io.Writer, d *Dump, wide bool) error {
 	for _, l := range d.Routing {
 		fmt.Fprintf(out, "routing: %s %s %s\n", l.Family, l.Kind, l.Text)
 	}
+	if c := d.Conntrack; c != nil {
+		fmt.Fprintf(out, "flows: counted in %d conntrack entries%s\n", c.Scanned,
+			map[bool]string{false: "; the table was resized meanwhile, so they are about right"}[c.Exact])
+	}
 	fmt.Fprintln(out)
 	ports := d.ServicePorts
-	cols := columns(wide)
+	cols := columns(wide, d.Conntrack != nil)
 	widths := measure(cols, ports)
 	titles := make([]string, len(cols))
 	for i := range cols {
@@ -148,6 +155,13 @@ func (f *Frontend) address() string {
 		host = "*"
 	}
 	return net.JoinHostPort(host, strconv.Itoa(int(f.Port)))
+}
+
+func (f *Frontend) flows() string {
+	if f.Flows == nil {
+		return "-"
+	}
+	return strconv.Itoa(*f.Flows)
 }
 
 func (f *Frontend) sources() string {

@@ -92,6 +92,9 @@ func (c *sliceConv) endpoints(list []discovery.Endpoint) {
 		if o.NodeName != nil {
 			e.Node = Intern(*o.NodeName)
 		}
+		if o.Zone != nil && *o.Zone != "" {
+			e.Hints = e.Hints.In(*o.Zone)
+		}
 		c.s.Endpoints = append(c.s.Endpoints, e)
 	}
 }

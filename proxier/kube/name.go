@@ -79,17 +79,30 @@ func (s Sym) String() string {
 	return s.h.Value()
 }
 
-// Hints says for which zones and nodes an endpoint is meant. It is comparable and takes one word: endpoints with
-// equal hints share them. The zero Hints has neither.
+// Hints says for which zones and nodes an endpoint is meant, and in which zone it is itself. It is comparable and takes one
+// word: endpoints with equal hints share them. The zero Hints has none of it.
 type Hints struct{ h unique.Handle[hints] }
 
 // hints holds each list sorted and joined by commas, which neither a label value nor a node name contains: so it
 // is comparable and can be interned.
-type hints struct{ zones, nodes string }
+type hints struct{ zones, nodes, own string }
 
 // NewHints returns the hints for the zones and nodes given, in any order. Empty names are left out.
 func NewHints(zones, nodes []string) Hints {
-	h := hints{joinSet(zones), joinSet(nodes)}
+	return newHints(hints{joinSet(zones), joinSet(nodes), ""})
+}
+
+// In returns the hints of an endpoint that is in a zone itself.
+func (h Hints) In(zone string) Hints {
+	all := h.get()
+	all.own = zone
+	return newHints(all)
+}
+
+// Zone is the zone that the endpoint itself is in, empty if not told. Nothing depends on it but what people are shown.
+func (h Hints) Zone() string { return h.get().own }
+
+func newHints(h hints) Hints {
 	if h == (hints{}) {
 		return Hints{}
 	}
