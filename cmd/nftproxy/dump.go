@@ -73,6 +73,7 @@ func newDumpCommand(out io.Writer) *cobra.Command {
 	cmd.Flags().BoolVar(&d.isDiff, "diff", false, "Compare with a source (--config, --kubeconfig, --master or --manifests, and the proxy's other flags).")
 	cmd.Flags().DurationVar(&d.settle, "settle", time.Second, "With --diff, how long a difference lasts before it counts: a running proxy is a little behind its source.")
 	addSourceFlags(d.options, cmd.Flags())
+	completeFlags(cmd)
 	return cmd
 }
 

@@ -41,7 +41,8 @@ func newExplainCommand(out io.Writer) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain PROTOCOL ADDRESS:PORT",
 		Short: "Tell what happens to a packet on this node, and why", Long: aboutExplain, Args: cobra.ExactArgs(2),
-		Example: "  nftproxy explain tcp 10.96.0.10:443\n  nftproxy explain udp 10.96.0.10:53 --from 10.244.1.5\n  nftproxy explain tcp '[fd00:10:96::a]:443' --from 2001:db8::7 --iif eth0 -o json",
+		ValidArgsFunction: completePacket,
+		Example:           "  nftproxy explain tcp 10.96.0.10:443\n  nftproxy explain udp 10.96.0.10:53 --from 10.244.1.5\n  nftproxy explain tcp '[fd00:10:96::a]:443' --from 2001:db8::7 --iif eth0 -o json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.proto, q.to = args[0], args[1]
 			write := explain.Text
@@ -63,6 +64,7 @@ func newExplainCommand(out io.Writer) *cobra.Command {
 	cmd.Flags().StringVar(&q.from, "from", "", "The address that the packet comes from.")
 	cmd.Flags().StringVar(&q.iif, "iif", "", "The interface that the packet comes in by.")
 	cmd.Flags().StringVarP(&q.output, "output", "o", "text", "text or json.")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
