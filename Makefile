@@ -10,7 +10,7 @@ MODULE  := github.com/nftproxy/nftproxy
 INFO    := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(INFO).gitVersion=$(VERSION) -X $(INFO).gitCommit=$(COMMIT) -X $(INFO).gitTreeState=archive
 
-.PHONY: all build image deps test demo oracle bench bench-quick lint fmt peers clean e2e-smoke e2e-upstream e2e-kind version
+.PHONY: all build image deps test demo oracle bench bench-quick cluster cluster-down lint fmt peers clean e2e-smoke e2e-upstream e2e-kind version
 
 all: build
 
@@ -72,6 +72,16 @@ e2e-kind: deps image peers
 
 version:
 	@echo $(VERSION)
+
+# A cluster of four real kubelets in namespaces, with nftproxy from its image and manifests, or with kube-proxy
+# (PROXY=kube-proxy): docs/cluster.md. It stays until make cluster-down.
+cluster: deps peers image
+	e2e/cluster/deps.sh
+	e2e/peers/build-cluster.sh
+	go run ./e2e/cluster up -proxy $(or $(PROXY),nftproxy)
+
+cluster-down:
+	go run ./e2e/cluster down
 
 lint:
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); \

@@ -162,13 +162,13 @@ func (a *API) untrack(c net.Conn) {
 
 // WriteKubeconfig writes a kubeconfig for a user with a certificate of its own.
 func (cp *ControlPlane) WriteKubeconfig(path, server, user string, groups ...string) error {
-	client, err := cp.ca.client(user, groups...)
+	client, err := cp.ca.Client(user, groups...)
 	if err != nil {
 		return err
 	}
 	config := clientcmdapi.NewConfig()
-	config.Clusters["lab"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: cp.ca.pem}
-	config.AuthInfos["user"] = &clientcmdapi.AuthInfo{ClientCertificateData: client.cert, ClientKeyData: client.key}
+	config.Clusters["lab"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: cp.ca.PEM}
+	config.AuthInfos["user"] = &clientcmdapi.AuthInfo{ClientCertificateData: client.Cert, ClientKeyData: client.Key}
 	config.Contexts["lab"] = &clientcmdapi.Context{Cluster: "lab", AuthInfo: "user"}
 	config.CurrentContext = "lab"
 	if err := clientcmd.WriteToFile(*config, path); err != nil {

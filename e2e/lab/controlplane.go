@@ -42,7 +42,7 @@ type ControlPlane struct {
 
 	host     *Host
 	dir      string
-	ca       *authority
+	ca       *Authority
 	launcher *launcher
 }
 
@@ -61,7 +61,7 @@ func StartControlPlane(ctx context.Context, o ControlPlaneOptions) (*ControlPlan
 	cp := &ControlPlane{dir: dir, launcher: newLauncher()}
 	for _, step := range []func() error{
 		func() (err error) { cp.host, err = newHost(nil, "control-plane"); return err },
-		func() (err error) { cp.ca, err = newAuthority(); return err },
+		func() (err error) { cp.ca, err = NewAuthority(); return err },
 		cp.connect,
 		cp.startEtcd,
 		func() error { return cp.startServer(o) },
@@ -102,7 +102,7 @@ func (cp *ControlPlane) Dial(ctx context.Context) (net.Conn, error) {
 
 // connect makes the client. Nothing is dialed yet.
 func (cp *ControlPlane) connect() error {
-	admin, err := cp.ca.client("admin", "system:masters")
+	admin, err := cp.ca.Client("admin", "system:masters")
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (cp *ControlPlane) connect() error {
 			ContentType:        "application/vnd.kubernetes.protobuf",
 			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
 		},
-		TLSClientConfig: rest.TLSClientConfig{CAData: cp.ca.pem, CertData: admin.cert, KeyData: admin.key},
+		TLSClientConfig: rest.TLSClientConfig{CAData: cp.ca.PEM, CertData: admin.Cert, KeyData: admin.Key},
 	}
 	cp.Client, err = kubernetes.NewForConfig(cp.Config)
 	return err
@@ -146,12 +146,12 @@ func (cp *ControlPlane) startServer(o ControlPlaneOptions) error {
 	if err != nil {
 		return err
 	}
-	cert, err := cp.ca.server()
+	cert, err := cp.ca.Server("kube-apiserver", apiNames(), apiAddrs())
 	if err != nil {
 		return err
 	}
 	file := func(name string) string { return filepath.Join(cp.dir, name) }
-	for name, text := range map[string][]byte{"ca.crt": cp.ca.pem, "server.crt": cert.cert, "server.key": cert.key} {
+	for name, text := range map[string][]byte{"ca.crt": cp.ca.PEM, "server.crt": cert.Cert, "server.key": cert.Key} {
 		if err := os.WriteFile(file(name), text, 0o600); err != nil {
 			return err
 		}

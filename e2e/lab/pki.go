@@ -12,21 +12,23 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
-	"net"
+	"net/netip"
 	"time"
 )
 
-// authority is a certificate authority that lives as long as a test.
-type authority struct {
+// Authority is a certificate authority that lives as long as a test; what it signs is good for a day. Safe for concurrent
+// use.
+type Authority struct {
+	PEM  []byte // its certificate
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	pem  []byte
 }
 
-// pair is a certificate with its key, in PEM.
-type pair struct{ cert, key []byte }
+// KeyPair is a certificate with its key, in PEM.
+type KeyPair struct{ Cert, Key []byte }
 
-func newAuthority() (*authority, error) {
+// NewAuthority makes an authority with a key of its own (ECDSA, P-256).
+func NewAuthority() (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
@@ -43,44 +45,66 @@ func newAuthority() (*authority, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
-	return &authority{cert, key, block("CERTIFICATE", der)}, nil
+	return &Authority{block("CERTIFICATE", der), cert, key}, nil
 }
 
-// server makes the certificate of the API server for the addresses it is reached at.
-func (a *authority) server() (pair, error) {
-	template := certificate("kube-apiserver")
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	template.DNSNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
-	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+// Own is the authority's own certificate with its key, for a component that signs in its name.
+func (a *Authority) Own() (KeyPair, error) {
+	k, err := x509.MarshalECPrivateKey(a.key)
+	if err != nil {
+		return KeyPair{}, fmt.Errorf("key of the certificate authority: %w", err)
+	}
+	return KeyPair{a.PEM, block("EC PRIVATE KEY", k)}, nil
+}
+
+// apiNames and apiAddrs are what the API server of the lab is reached at.
+func apiNames() []string {
+	return []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+}
+
+func apiAddrs() []netip.Addr {
+	addrs := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
 	for _, f := range Families() {
-		template.IPAddresses = append(template.IPAddresses, GatewayIP(f).AsSlice(), ClusterIP(f, 1).AsSlice())
+		addrs = append(addrs, GatewayIP(f), ClusterIP(f, 1))
+	}
+	return addrs
+}
+
+// Server makes the certificate of a server for the names and addresses that it is reached at.
+func (a *Authority) Server(name string, names []string, addrs []netip.Addr, groups ...string) (KeyPair, error) {
+	template := certificate(name)
+	template.Subject.Organization = groups
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	template.DNSNames = names
+	for _, addr := range addrs {
+		template.IPAddresses = append(template.IPAddresses, addr.AsSlice())
 	}
 	return a.sign(template)
 }
 
-// client makes the certificate of a user: the API server takes name and groups from the subject.
-func (a *authority) client(user string, groups ...string) (pair, error) {
+// Client makes the certificate of a user: the API server takes name and groups from the subject.
+func (a *Authority) Client(user string, groups ...string) (KeyPair, error) {
 	template := certificate(user)
 	template.Subject.Organization = groups
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return a.sign(template)
 }
 
-func (a *authority) sign(template *x509.Certificate) (pair, error) {
+func (a *Authority) sign(template *x509.Certificate) (KeyPair, error) {
 	name := template.Subject.CommonName
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return pair{}, fmt.Errorf("key of %s: %w", name, err)
+		return KeyPair{}, fmt.Errorf("key of %s: %w", name, err)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
-		return pair{}, fmt.Errorf("certificate of %s: %w", name, err)
+		return KeyPair{}, fmt.Errorf("certificate of %s: %w", name, err)
 	}
 	k, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		return pair{}, fmt.Errorf("key of %s: %w", name, err)
+		return KeyPair{}, fmt.Errorf("key of %s: %w", name, err)
 	}
-	return pair{block("CERTIFICATE", der), block("EC PRIVATE KEY", k)}, nil
+	return KeyPair{block("CERTIFICATE", der), block("EC PRIVATE KEY", k)}, nil
 }
 
 func certificate(name string) *x509.Certificate {
