@@ -20,6 +20,9 @@ type Batch struct {
 	err  error     // the first that an encoder met
 	size int       // bytes of all messages
 	elem int       // elements
+	// late is a change that is not encoded yet, behind all messages: a long series of batches need not be held in both forms.
+	late   Change
+	lateOf Family
 }
 
 // subject is what a message is about, for errors.
@@ -39,10 +42,24 @@ func (s subject) String() string {
 func (b *Batch) Elements() int { return b.elem }
 
 // Size is the number of bytes of all messages.
-func (b *Batch) Size() int { return b.size }
+func (b *Batch) Size() int {
+	b.Encode()
+	return b.size
+}
+
+// Encode makes messages of all that was added. Commit does it too: whoever has several batches can have the next encoded
+// while the kernel is busy with one.
+func (b *Batch) Encode() {
+	c := b.late
+	b.late = Change{}
+	b.elements(b.lateOf, unix.NFT_MSG_DELSETELEM, 0, c.Delete)
+	b.elements(b.lateOf, unix.NFT_MSG_NEWSETELEM, netlink.Create, c.Add)
+}
 
 // Append adds all that other holds.
 func (b *Batch) Append(other *Batch) {
+	b.Encode()
+	other.Encode()
 	b.msgs = append(b.msgs, other.msgs...)
 	b.what = append(b.what, other.what...)
 	b.size += other.size
@@ -53,13 +70,16 @@ func (b *Batch) Append(other *Batch) {
 }
 
 // Empty tells whether there is nothing to commit.
-func (b *Batch) Empty() bool { return len(b.msgs) == 0 && b.err == nil }
+func (b *Batch) Empty() bool { return len(b.msgs) == 0 && b.late.Len() == 0 && b.err == nil }
 
 // maxMessage bounds the element list of one message. Its length is 16 bits wide, and 32 KiB keeps a
 // message within what a netlink reader peeks at; longer lists gain nothing.
 const maxMessage = 32 << 10
 
 func (b *Batch) add(typ uint16, flags netlink.HeaderFlags, body wire, s subject) {
+	if b.late.Len() > 0 {
+		b.Encode()
+	}
 	b.msgs = append(b.msgs, netlink.Message{
 		Header: netlink.Header{
 			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | typ),
@@ -138,24 +158,39 @@ func (b *Batch) AddChains(f Family, chains []Chain) {
 	}
 }
 
-// Change deletes and adds elements, those of one set in one message as far as they fit.
+// Change deletes and adds elements, those of one set in one message as far as they fit. c must not be changed before the
+// batch is committed.
 func (b *Batch) Change(f Family, c Change) {
-	b.elements(f, unix.NFT_MSG_DELSETELEM, 0, c.Delete)
-	b.elements(f, unix.NFT_MSG_NEWSETELEM, netlink.Create, c.Add)
+	b.Encode()
+	b.late, b.lateOf = c, f
+	b.elem += c.Len()
 }
 
+// elements adds messages about elements, set by set.
 func (b *Batch) elements(f Family, typ uint16, flags netlink.HeaderFlags, elems []Element) {
-	var bySet [numSets][]Element
-	for _, e := range elems {
-		bySet[e.Set] = append(bySet[e.Set], e)
+	var ends [numSets]int // where in the sorted list each set's elements end
+	for i := range elems {
+		ends[elems[i].Set]++
 	}
-	for id, list := range bySet {
-		for len(list) > 0 {
-			n := b.elementMessage(f, typ, flags, SetID(id), list)
-			list = list[n:]
+	for id := 1; id < len(ends); id++ {
+		ends[id] += ends[id-1]
+	}
+	sorted := make([]Element, len(elems))
+	for i := len(elems) - 1; i >= 0; i-- {
+		at := &ends[elems[i].Set]
+		*at--
+		sorted[*at] = elems[i]
+	}
+	for len(sorted) > 0 {
+		of := 1
+		for of < len(sorted) && sorted[of].Set == sorted[0].Set {
+			of++
 		}
+		for list := sorted[:of]; len(list) > 0; {
+			list = list[b.elementMessage(f, typ, flags, sorted[0].Set, list):]
+		}
+		sorted = sorted[of:]
 	}
-	b.elem += len(elems)
 }
 
 // elementMessage adds one message with the first n elements of list that fit, and returns n.
@@ -229,6 +264,7 @@ func (b *Batch) dispatchMessage(f Family, m string, programs []Program, deletion
 // Find returns the first element added that satisfies ok, nil if there is none. It is meant for tests that fail
 // on purpose.
 func (b *Batch) Find(ok func(Element) bool) *Element {
+	b.Encode()
 	for _, s := range b.what {
 		for i := range s.elems {
 			if s.add && ok(s.elems[i]) {
@@ -240,4 +276,7 @@ func (b *Batch) Find(ok func(Element) bool) *Element {
 }
 
 // Family is that of the batch's first message.
-func (b *Batch) Family() Family { return b.what[0].family }
+func (b *Batch) Family() Family {
+	b.Encode()
+	return b.what[0].family
+}

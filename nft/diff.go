@@ -31,7 +31,7 @@ func Diff(prev, next *Service) Change {
 		f := &prev.Frontends[i]
 		for _, v := range f.views() {
 			if g := next.sameFrontend(prev, f, v); g == nil {
-				c.Delete = appendSlots(c.Delete, prev, f, v, 0)
+				c.Delete = appendSlots(c.Delete, nil, prev, f, v, 0)
 			} else {
 				c.diffSlots(prev, next, g, v)
 			}
@@ -41,7 +41,7 @@ func Diff(prev, next *Service) Change {
 		f := &next.Frontends[i]
 		for _, v := range f.views() {
 			if prev.sameFrontend(next, f, v) == nil {
-				c.Add = appendSlots(c.Add, next, f, v, 0)
+				c.Add = appendSlots(c.Add, nil, next, f, v, 0)
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func (c *Change) diffSlots(prev, next *Service, f *Frontend, v View) {
 		return
 	}
 	if prev.Affinity != 0 {
-		c.diffElements(appendSlots(nil, prev, f, v, 0), appendSlots(nil, next, f, v, 0))
+		c.diffElements(appendSlots(nil, nil, prev, f, v, 0), appendSlots(nil, nil, next, f, v, 0))
 		return
 	}
 	for i := range max(len(was), len(is)) {
@@ -79,10 +79,10 @@ func (c *Change) diffSlots(prev, next *Service, f *Frontend, v View) {
 			continue
 		}
 		if a.IsValid() {
-			c.Delete = appendSlot(c.Delete, prev, f, NewSlot(v, i), a, nil)
+			c.Delete = appendSlot(c.Delete, nil, prev, f, NewSlot(v, i), a, nil)
 		}
 		if b.IsValid() {
-			c.Add = appendSlot(c.Add, next, f, NewSlot(v, i), b, nil)
+			c.Add = appendSlot(c.Add, nil, next, f, NewSlot(v, i), b, nil)
 		}
 	}
 }
@@ -94,61 +94,93 @@ func at(s []netip.AddrPort, i int) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// DiffElements returns what leads from one set of elements to another. The order of both is kept.
+// DiffElements returns what leads from one set of elements to another. The order of both is kept. The change may share its
+// memory with want.
 func DiffElements(have, want []Element) Change {
+	if len(have) == 0 {
+		return Change{Add: want} // the first start of a node: all there is
+	}
 	var c Change
 	c.diffElements(have, want)
 	return c
 }
 
 func (c *Change) diffElements(have, want []Element) {
-	if slices.Equal(have, want) {
+	switch {
+	case slices.Equal(have, want):
+		return
+	case len(have) == 0:
+		c.Add = append(c.Add, want...)
 		return
 	}
-	had := make(map[Element]bool, len(have))
-	for _, e := range have {
-		had[e] = true
-	}
-	for _, e := range want {
-		if had[e] {
-			had[e] = false // wanted and there
+	index := newElementIndex(have)
+	wanted := make([]bool, len(have))
+	for i := range want {
+		if at := index.find(&want[i]); at >= 0 && !wanted[at] {
+			wanted[at] = true
 		} else {
-			c.Add = append(c.Add, e)
+			c.Add = append(c.Add, want[i])
 		}
 	}
-	for _, e := range have {
-		if had[e] {
-			c.Delete = append(c.Delete, e)
+	for i, is := range wanted {
+		if !is {
+			c.Delete = append(c.Delete, have[i])
 		}
 	}
 }
 
 // Counter counts how many Services want each element of the shared sets, so that the kernel is told of the
 // first and the last only. The zero value is not usable; it is not safe for concurrent use.
-type Counter map[Element]int
+type Counter map[sharedKey]int32
+
+// sharedKey stands for an element of a shared set: a node may have as many as it has endpoints, so that it holds no pointers.
+type sharedKey struct {
+	set SetID
+	key [24]byte
+}
+
+// sharedKeyOf takes the key's last bytes. Those before, of the pair of an IPv6 endpoint with itself, say the same again.
+func sharedKeyOf(e *Element) (k sharedKey) {
+	k.set = e.Set
+	copy(k.key[:], e.Key[max(0, len(e.Key)-len(k.key)):])
+	return k
+}
+
+// first counts an element that is wanted and tells whether the kernel is to be told.
+func (n Counter) first(e *Element) bool {
+	if !e.Set.shared() {
+		return true
+	}
+	k := sharedKeyOf(e)
+	n[k]++
+	return n[k] == 1
+}
+
+// last counts an element that is not wanted any more and tells whether the kernel is to be told.
+func (n Counter) last(e *Element) bool {
+	if !e.Set.shared() {
+		return true
+	}
+	k := sharedKeyOf(e)
+	if n[k]--; n[k] != 0 {
+		return false
+	}
+	delete(n, k)
+	return true
+}
 
 // Apply folds a change into the counts and returns what of it concerns the kernel.
 func (n Counter) Apply(c Change) Change {
 	var out Change
 	// Additions first, so that an element which moves from one Service to another within c is never sent.
-	for _, e := range c.Add {
-		if !e.Set.shared() {
-			out.Add = append(out.Add, e)
-			continue
-		}
-		if n[e]++; n[e] == 1 {
-			out.Add = append(out.Add, e)
+	for i := range c.Add {
+		if n.first(&c.Add[i]) {
+			out.Add = append(out.Add, c.Add[i])
 		}
 	}
-	for _, e := range c.Delete {
-		if !e.Set.shared() {
-			out.Delete = append(out.Delete, e)
-			continue
-		}
-		switch n[e]--; n[e] {
-		case 0:
-			delete(n, e)
-			out.Delete = append(out.Delete, e)
+	for i := range c.Delete {
+		if n.last(&c.Delete[i]) {
+			out.Delete = append(out.Delete, c.Delete[i])
 		}
 	}
 	return out
@@ -156,17 +188,10 @@ func (n Counter) Apply(c Change) Change {
 
 // Undo takes back what Apply did for c, in reverse.
 func (n Counter) Undo(c Change) {
-	for _, e := range c.Delete {
-		if e.Set.shared() {
-			n[e]++
-		}
+	for i := range c.Delete {
+		n.first(&c.Delete[i])
 	}
-	for _, e := range c.Add {
-		if !e.Set.shared() {
-			continue
-		}
-		if n[e]--; n[e] == 0 {
-			delete(n, e)
-		}
+	for i := range c.Add {
+		n.last(&c.Add[i])
 	}
 }

@@ -67,15 +67,19 @@ type decoder struct {
 func (d *decoder) take(n int) string {
 	if len(d.b) < n {
 		d.ok = false
-		return string(make([]byte, n))
+		return zeros[:n]
 	}
 	v := d.b[:n]
 	d.b = d.b[n:]
 	return v
 }
 
+// zeros are as many as the longest field has.
+const zeros = "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+
 func (d *decoder) addr(f Family) netip.Addr {
-	a, _ := netip.AddrFromSlice([]byte(d.take(f.AddrLen())))
+	var b [16]byte
+	a, _ := netip.AddrFromSlice(b[:copy(b[:], d.take(f.AddrLen()))])
 	return a
 }
 

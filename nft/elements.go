@@ -9,35 +9,60 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Elements returns all elements of a Service. Those of shared sets (cluster-ips, hairpin) may be wanted by
 // other Services as well: see [Counter].
-func Elements(s *Service) []Element {
-	out := fixedElements(s)
+func Elements(s *Service) []Element { return appendElements(nil, nil, s) }
+
+// appendElements appends all elements of a Service. It is what a start does for each of them: t saves it an allocation
+// for each key and datum.
+func appendElements(out []Element, t *texts, s *Service) []Element {
+	out = appendFixed(out, t, s)
 	for i := range s.Frontends {
 		for _, v := range s.Frontends[i].views() {
-			out = appendSlots(out, s, &s.Frontends[i], v, 0)
+			out = appendSlots(out, t, s, &s.Frontends[i], v, 0)
 		}
 	}
 	return out
 }
 
-// fixedElements returns the elements whose number does not depend on how many endpoints the Service has on
-// other nodes.
-func fixedElements(s *Service) []Element {
-	var out []Element
+// texts makes many strings that are needed for about as long as each other out of few allocations. The zero value is
+// ready for use, nil makes each string on its own. Not safe for concurrent use.
+type texts struct{ b strings.Builder }
+
+// textBlock is how much is allocated at once: some 500 elements' worth.
+const textBlock = 16 << 10
+
+// of returns b as a string.
+func (t *texts) of(b []byte) string {
+	if t == nil {
+		return string(b)
+	}
+	if t.b.Cap()-t.b.Len() < len(b) {
+		t.b = strings.Builder{} // what was made of the old one keeps it
+		t.b.Grow(max(textBlock, len(b)))
+	}
+	start := t.b.Len()
+	t.b.Write(b)
+	return t.b.String()[start:]
+}
+
+// appendFixed appends the elements whose number does not depend on how many endpoints the Service has on other nodes.
+func appendFixed(out []Element, t *texts, s *Service) []Element {
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
 		if f.Kind == ClusterIP {
-			out = append(out, Element{Set: ClusterIPs, Key: addrKey(f.Addr)})
+			var buf [16]byte
+			out = append(out, Element{Set: ClusterIPs, Key: t.of(appendAddr(buf[:0], f.Addr))})
 		}
-		out = appendPrograms(out, s, f)
+		out = appendPrograms(out, t, s, f)
 		out = appendUnserved(out, s, f)
 		out = appendSources(out, s, f)
 		out = appendSteering(out, s, f)
 	}
-	return appendHairpin(appendDraws(out, s), s)
+	return appendHairpin(appendDraws(out, s), t, s)
 }
 
 // appendDraws adds how many endpoints the sticky views draw from.
@@ -50,11 +75,15 @@ func appendDraws(out []Element, s *Service) []Element {
 	return out
 }
 
+// fixedElements returns what appendFixed appends.
+func fixedElements(s *Service) []Element { return appendFixed(nil, nil, s) }
+
 // appendPrograms adds what leads from the frontend to its endpoints, if it has any.
-func appendPrograms(out []Element, s *Service, f *Frontend) []Element {
-	key := string(appendFrontend(nil, s.Proto, f))
+func appendPrograms(out []Element, t *texts, s *Service, f *Frontend) []Element {
+	var buf [24]byte // an IPv6 VIP
+	key := t.of(appendFrontend(buf[:0], s.Proto, f))
 	add := func(set SetID, p Program, comment string) {
-		out = append(out, Element{Set: set, Key: key, Data: string(appendClassID(nil, uint32(p))), Comment: cutComment(comment)})
+		out = append(out, Element{Set: set, Key: key, Data: t.of(appendClassID(buf[:0], uint32(p))), Comment: cutComment(comment)})
 	}
 	if f.Kind == ClusterIP {
 		if len(s.endpoints(f.view())) > 0 {
@@ -112,7 +141,8 @@ func appendSources(out []Element, s *Service, f *Frontend) []Element {
 
 // appendSteering adds what concerns processes of the node only.
 func appendSteering(out []Element, s *Service, f *Frontend) []Element {
-	switch key := appendFrontend(nil, s.Proto, f); {
+	var buf [24]byte
+	switch key := appendFrontend(buf[:0], s.Proto, f); {
 	case f.Steered:
 		out = append(out, Element{Set: Steered, Key: string(key)})
 	case f.HostEndpoint.IsValid():
@@ -121,29 +151,30 @@ func appendSteering(out []Element, s *Service, f *Frontend) []Element {
 	return out
 }
 
-func appendHairpin(out []Element, s *Service) []Element {
+func appendHairpin(out []Element, t *texts, s *Service) []Element {
+	var buf [40]byte // twice an IPv6 address, protocol and port
 	for _, e := range s.Hairpin {
-		b := appendAddr(appendAddr(nil, e.Addr()), e.Addr())
-		out = append(out, Element{Set: Hairpin, Key: string(appendPort(appendProto(b, s.Proto), e.Port()))})
+		b := appendAddr(appendAddr(buf[:0], e.Addr()), e.Addr())
+		out = append(out, Element{Set: Hairpin, Key: t.of(appendPort(appendProto(b, s.Proto), e.Port()))})
 	}
 	return out
 }
 
 // appendSlots adds the endpoints of one view of one frontend, from slot first on.
-func appendSlots(out []Element, s *Service, f *Frontend, v View, first int) []Element {
+func appendSlots(out []Element, t *texts, s *Service, f *Frontend, v View, first int) []Element {
 	eps := s.endpoints(v)
 	var ids []uint32
 	if s.Affinity != 0 {
 		ids = endpointIDs(v, eps)
 	}
 	for i := first; i < len(eps); i++ {
-		out = appendSlot(out, s, f, NewSlot(v, i), eps[i], ids)
+		out = appendSlot(out, t, s, f, NewSlot(v, i), eps[i], ids)
 	}
 	return out
 }
 
 // appendSlot adds the one or, with affinity, two elements of an endpoint.
-func appendSlot(out []Element, s *Service, f *Frontend, slot Slot, e netip.AddrPort, ids []uint32) []Element {
+func appendSlot(out []Element, t *texts, s *Service, f *Frontend, slot Slot, e netip.AddrPort, ids []uint32) []Element {
 	direct, byID, toID := Endpoints, EndpointsByID, EndpointIDs
 	if f.Kind == NodePort {
 		direct, byID, toID = NodePortEndpoints, NodePortEndpointsByID, NodePortEndpointIDs
@@ -151,15 +182,15 @@ func appendSlot(out []Element, s *Service, f *Frontend, slot Slot, e netip.AddrP
 	var buf [48]byte // 40 is the longest: an IPv6 VIP of 24, a slot of 4, or an endpoint of 20
 	key := appendFrontend(buf[:0], s.Proto, f)
 	n := len(key)
-	slotKey := string(appendClassID(key, uint32(slot)))
+	slotKey := t.of(appendClassID(key, uint32(slot)))
 	if s.Affinity == 0 {
-		return append(out, Element{Set: direct, Key: slotKey, Data: string(appendEndpoint(buf[:0], e))})
+		return append(out, Element{Set: direct, Key: slotKey, Data: t.of(appendEndpoint(buf[:0], e))})
 	}
 	id := ids[int(uint32(slot)&maxProgramArg)]
-	idKey := string(appendClassID(key[:n], id))
+	idKey := t.of(appendClassID(key[:n], id))
 	return append(out,
 		Element{Set: toID, Key: slotKey, Data: idKey[n:]},
-		Element{Set: byID, Key: idKey, Data: string(appendEndpoint(buf[:0], e))})
+		Element{Set: byID, Key: idKey, Data: t.of(appendEndpoint(buf[:0], e))})
 }
 
 // endpointIDs returns the ids of the endpoints of a sticky view: the view in the top bit, below it a hash

@@ -7,16 +7,18 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Kernel talks to nf_tables of one network namespace. It is not safe for concurrent use.
+// Kernel talks to nf_tables of one network namespace. It is not safe for concurrent use, but for PortID.
 type Kernel struct {
 	netns  int
 	conn   *netlink.Conn
+	port   atomic.Uint32
 	buffer int  // asked for, in bytes; see reserve
 	blind  bool // as a kernel that does not say which element it refuses; for tests
 	// broken says that the socket is closed, or that replies to an earlier request may still come in by it.
@@ -55,12 +57,13 @@ func (k *Kernel) dial() error {
 	_ = conn.SetReadBuffer(socketBuffer)
 	_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
 	k.conn, k.buffer, k.broken = conn, socketBuffer, false
+	k.port.Store(conn.PID())
 	return nil
 }
 
 // PortID is the netlink port that our transactions carry, by which a watcher tells them from others'. It
-// changes when a failure made the Kernel open a new socket.
-func (k *Kernel) PortID() uint32 { return k.conn.PID() }
+// changes when a failure made the Kernel open a new socket. Safe for concurrent use.
+func (k *Kernel) PortID() uint32 { return k.port.Load() }
 
 // OpError is a transaction that the kernel refused; nothing of it was done.
 type OpError struct {
@@ -98,6 +101,7 @@ func (k *Kernel) Commit(b *Batch) error {
 
 // commit sends a batch once.
 func (k *Kernel) commit(b *Batch) error {
+	b.Encode()
 	if b.err != nil {
 		return fmt.Errorf("encode transaction of %d messages: %w", len(b.msgs), b.err)
 	}

@@ -11,8 +11,7 @@ import (
 // they are and nothing has to be written.
 type Memory struct {
 	family Family
-	direct map[place]string // set, key of the frontend and slot, to endpoint
-	byID   map[place]string
+	index  *elementIndex
 }
 
 // place is the key of an endpoint; set tells VIPs from NodePorts.
@@ -22,18 +21,7 @@ type place struct {
 }
 
 // NewMemory indexes the content of a table.
-func NewMemory(c *Content) *Memory {
-	m := &Memory{c.Family, map[place]string{}, map[place]string{}}
-	for _, e := range c.Elements {
-		switch e.Set {
-		case Endpoints, NodePortEndpoints, EndpointIDs, NodePortEndpointIDs:
-			m.direct[place{e.Set, e.Key}] = e.Data
-		case EndpointsByID, NodePortEndpointsByID:
-			m.byID[place{e.Set, e.Key}] = e.Data
-		}
-	}
-	return m
-}
+func NewMemory(c *Content) *Memory { return &Memory{c.Family, newElementIndex(c.Elements)} }
 
 // Adopt reorders the endpoints of a Service as the table has them.
 func (m *Memory) Adopt(s *Service) {
@@ -66,15 +54,18 @@ func (m *Memory) slots(s *Service, v View) []netip.AddrPort {
 
 // at returns the endpoint in a slot, the zero value if there is none.
 func (m *Memory) at(s *Service, f *Frontend, v View, i int) netip.AddrPort {
-	front := string(appendFrontend(nil, s.Proto, f))
-	slot := string(appendClassID([]byte(front), uint32(NewSlot(v, i))))
 	direct, toID, byID := Endpoints, EndpointIDs, EndpointsByID
 	if f.Kind == NodePort {
 		direct, toID, byID = NodePortEndpoints, NodePortEndpointIDs, NodePortEndpointsByID
 	}
-	data := m.direct[place{direct, slot}]
+	var buf [28]byte // an IPv6 VIP of 24 and a slot, or an id, of 4
+	front := appendFrontend(buf[:0], s.Proto, f)
+	slot := appendClassID(front, uint32(NewSlot(v, i)))
+	data := m.index.data(direct, slot)
 	if data == "" {
-		data = m.byID[place{byID, front + m.direct[place{toID, slot}]}]
+		if id := m.index.data(toID, slot); id != "" {
+			data = m.index.data(byID, append(front, id...))
+		}
 	}
 	return decodeEndpoint(m.family, data)
 }

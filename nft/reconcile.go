@@ -34,12 +34,12 @@ func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Elemen
 		none := &Content{Family: c.Family}
 		t.build(b, none, cfg, want)
 		t.buildAffinities(b, none, want, true)
-		b.Change(c.Family, Change{Add: wantedElements(want, node)})
+		b.Change(c.Family, Change{Add: t.wantedElements(want, node)})
 		return []*Batch{b}
 	}
 	first := &Batch{}
 	t.build(first, c, cfg, want)
-	draws, change := splitDraws(DiffElements(c.Elements, wantedElements(want, node)))
+	draws, change := splitDraws(DiffElements(c.Elements, t.wantedElements(want, node)))
 	batches := append([]*Batch{first}, stageBatches(c.Family, draws)...)
 	last := batches[len(batches)-1]
 	batches = append(batches[:len(batches)-1], t.buildAffinities(last, c, want, false)...)
@@ -75,12 +75,55 @@ func (t *Table) settle() {
 
 // wantedElements are the elements of all Services, those of shared sets once, and of the node.
 func wantedElements(want []*Service, node []Element) []Element {
-	counter := Counter{}
-	out := slices.Clone(node)
+	return (&Table{}).wantedElements(want, node)
+}
+
+// wantedElements returns the same, and counts.
+func (t *Table) wantedElements(want []*Service, node []Element) []Element {
+	t.shared, t.counts = Counter{}, [numSets]int{}
+	n := len(node)
 	for _, s := range want {
-		out = append(out, counter.Apply(Change{Add: Elements(s)}).Add...)
+		n += s.size()
+	}
+	out, text := append(make([]Element, 0, n), node...), &texts{}
+	for _, s := range want {
+		all := appendElements(out, text, s)
+		out = all[:len(out)]
+		for i := len(out); i < len(all); i++ {
+			if t.shared.first(&all[i]) {
+				out = append(out, all[i])
+			}
+		}
+	}
+	for i := range out {
+		t.counts[out[i].Set]++
 	}
 	return out
+}
+
+// Tally returns, after Reconcile, how many Services want each element of the shared sets, and how many elements each set
+// is to have.
+func (t *Table) Tally() (Counter, map[SetID]int) {
+	counts := make(map[SetID]int, len(t.counts))
+	for id, n := range t.counts {
+		counts[SetID(id)] = n
+	}
+	return t.shared, counts
+}
+
+// size is about how many elements a Service has: seldom more, and hardly less.
+func (s *Service) size() int {
+	n := len(s.Hairpin)
+	for i := range s.Frontends {
+		f := &s.Frontends[i]
+		n += 3 + len(f.Sources)
+		for _, v := range f.views() {
+			if n += len(s.endpoints(v)); s.Affinity != 0 {
+				n += len(s.endpoints(v))
+			}
+		}
+	}
+	return n
 }
 
 // incompatible tells whether a set of ours is declared in another way than this version does. A set cannot
@@ -299,6 +342,9 @@ func Stage(c Change, limit int) []Change {
 	if c.Len() <= limit {
 		return []Change{c}
 	}
+	if len(c.Delete) == 0 {
+		return stageAdditions(c.Add, limit)
+	}
 	deleted := make(map[Element][]Element, len(c.Delete))
 	for _, e := range c.Delete {
 		deleted[e.place()] = append(deleted[e.place()], e)
@@ -340,6 +386,22 @@ func Stage(c Change, limit int) []Change {
 	return append(parts, part)
 }
 
+// stageAdditions is Stage where nothing goes, so that nothing has to come together with it: the first start of a node.
+func stageAdditions(add []Element, limit int) (parts []Change) {
+	sorted := make([]Element, 0, len(add))
+	for rank := range ranks {
+		for i := range add {
+			if add[i].Set.rank() == rank {
+				sorted = append(sorted, add[i])
+			}
+		}
+	}
+	for part := range slices.Chunk(sorted, limit) {
+		parts = append(parts, Change{Add: part})
+	}
+	return parts
+}
+
 // place is what elements have in common that must go and come in one transaction: the key or, where keys are ranges,
 // what is before the address in it.
 func (e Element) place() Element {
@@ -372,5 +434,8 @@ func (id SetID) rank() int {
 	case Services, NodePorts:
 		return 2
 	}
-	return 3
+	return ranks - 1
 }
+
+// ranks is how many there are.
+const ranks = 4

@@ -122,7 +122,7 @@ func (f *Frontend) policy() Program {
 // stays keeps its place, what is new fills the gaps, and the last ones move into gaps that are left. So one
 // endpoint more, less or replaced changes at most two slots. want must hold no duplicates; it is not changed.
 func AssignSlots(prev, want []netip.AddrPort) []netip.AddrPort {
-	if slices.Equal(prev, want) {
+	if len(prev) == 0 || slices.Equal(prev, want) {
 		return want
 	}
 	wanted := make(map[netip.AddrPort]bool, len(want)) // true while it has no slot

@@ -22,6 +22,8 @@ type Table struct {
 	retired    []uint32          // out of use, their chains not yet deleted
 	pending    []func()
 	adding     map[Program]bool // balancers and draws of this batch
+	shared     Counter          // of what Reconcile was to reach, and
+	counts     [numSets]int     // its elements
 }
 
 // NewTable returns the Table of a family whose sticky views keep the numbers that c, the table's content, has.

@@ -36,17 +36,17 @@ func OpenWatch(netns int) (*Watch, error) {
 	return &Watch{conn}, nil
 }
 
-// Ignore sets whose transactions are not reported: those of the netlink port of our own Kernel. A filter in the
+// Ignore sets whose transactions are not reported: those of the netlink ports of our own Kernels. A filter in the
 // kernel drops them, so that loading a large cluster costs the watcher nothing. Safe for concurrent use with Run.
-func (w *Watch) Ignore(portID uint32) error {
+func (w *Watch) Ignore(ports ...uint32) error {
 	// The offset of nlmsg_pid is 12 (struct nlmsghdr). A filter loads big endian, the field is in host order.
-	port := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, portID))
-	filter, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: 12, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: port, SkipTrue: 1},
-		bpf.RetConstant{Val: 1<<32 - 1},
-		bpf.RetConstant{Val: 0},
-	})
+	program := []bpf.Instruction{bpf.LoadAbsolute{Off: 12, Size: 4}}
+	for i, id := range ports {
+		port := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, id))
+		// Past the ports that are left, and what lets a message pass.
+		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: port, SkipTrue: uint8(len(ports) - i)})
+	}
+	filter, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 1<<32 - 1}, bpf.RetConstant{Val: 0}))
 	if err != nil {
 		return fmt.Errorf("assemble filter: %w", err)
 	}
