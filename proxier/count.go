@@ -16,16 +16,6 @@ import (
 // counts are the numbers of elements by set.
 type counts map[nft.SetID]int
 
-// countAll counts the elements of all Services, those that several of them want once, and of the node.
-func countAll(want []*nft.Service, node []nft.Element) (nft.Counter, counts) {
-	shared, n := nft.Counter{}, counts{}
-	for _, s := range want {
-		n.add(nil, shared.Apply(nft.Change{Add: nft.Elements(s)}))
-	}
-	n.add(nil, nft.Change{Add: node})
-	return shared, n
-}
-
 // add follows a change and reports the sets that it touched to m, if that is not nil.
 func (n counts) add(m *metrics.Family, c nft.Change) {
 	touched := map[nft.SetID]bool{}

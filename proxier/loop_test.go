@@ -43,9 +43,13 @@ type rig struct {
 	stop   func()
 }
 
-// faulty is the kernel's side with faults on demand.
+// faulty is the kernel's side with faults on demand, which both connections share.
 type faulty struct {
 	*nft.Kernel
+	*faults
+}
+
+type faults struct {
 	refuse  atomic.Pointer[string] // refuse batches with an element of this comment
 	lie     atomic.Bool            // commit, and report a failure
 	fail    atomic.Bool            // do not commit, and report a failure that is about no element
@@ -71,7 +75,7 @@ func (k *faulty) Commit(b *nft.Batch) error {
 	return err
 }
 
-func newNS(t *testing.T) netns.NsHandle {
+func newNS(t testing.TB) netns.NsHandle {
 	t.Helper()
 	var ns netns.NsHandle
 	done := make(chan error, 1)
@@ -105,11 +109,14 @@ func (r *rig) Event(o kube.Ref, _, reason, message string) {
 // start runs a new Proxier in the rig's namespace.
 func (r *rig) start() {
 	r.t.Helper()
-	kernel, err := nft.Open(int(r.ns))
-	if err != nil {
-		r.t.Fatal(err)
+	var kernels [2]*nft.Kernel
+	var err error
+	for i := range kernels {
+		if kernels[i], err = nft.Open(int(r.ns)); err != nil {
+			r.t.Fatal(err)
+		}
 	}
-	r.kernel = &faulty{Kernel: kernel}
+	r.kernel = &faulty{kernels[0], &faults{}}
 	r.health = health.New(time.Minute, func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }, v1.IPv4Protocol, v1.IPv6Protocol)
 	listeners := health.NewListeners(r.health, func(types.NamespacedName, error) {})
 	r.Proxier = New(Options{
@@ -129,14 +136,16 @@ func (r *rig) start() {
 	}
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.runOn(ctx, r.kernel) }()
+	go func() { done <- r.runOn(ctx, r.kernel, &faulty{kernels[1], r.kernel.faults}) }()
 	r.stop = func() {
 		cancel()
 		if err := <-done; err != nil {
 			r.t.Error(err)
 		}
 		r.watch.Close()
-		kernel.Close()
+		for _, k := range kernels {
+			k.Close()
+		}
 		listeners.Close()
 		r.stop = func() {}
 	}

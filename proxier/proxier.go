@@ -71,10 +71,14 @@ type Proxier struct {
 	local   []netip.Addr
 	links   links
 
+	ignoring sync.Mutex
+	ignored  [2]uint32 // the ports that the watch does not report; guarded by ignoring
+
 	// What follows belongs to the goroutine of Run.
-	kernel  dataplane
+	kernel dataplane
+	// second is another connection, so that both families can be compared with the kernel at once; nil is none.
+	second  dataplane
 	watch   *nft.Watch
-	ignored uint32 // the port that the watch does not report
 	around  surroundings
 	index   *build.Index
 	entries map[kube.Name]*entry // committed
@@ -167,16 +171,21 @@ func (p *Proxier) Run(ctx context.Context) error {
 		return err
 	}
 	defer kernel.Close()
+	second, err := nft.Open(p.opt.NetNS)
+	if err != nil {
+		return err
+	}
+	defer second.Close()
 	if p.watch, err = nft.OpenWatch(p.opt.NetNS); err != nil {
 		return err
 	}
 	defer p.watch.Close()
-	return p.runOn(ctx, kernel)
+	return p.runOn(ctx, kernel, second)
 }
 
-// runOn is Run with a kernel given. It ends when the loop or one of the watchers does.
-func (p *Proxier) runOn(ctx context.Context, kernel dataplane) error {
-	p.kernel = kernel
+// runOn is Run with the connections given. It ends when the loop or one of the watchers does.
+func (p *Proxier) runOn(ctx context.Context, kernel, second dataplane) error {
+	p.kernel, p.second = kernel, second
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watchers := []func(context.Context) error{p.watchAddresses, p.watchAffinity}
@@ -371,32 +380,68 @@ func (p *Proxier) countFailure(err error) {
 	}
 }
 
-// ignoreOurs makes the watch ignore what we commit: any failure may have made the kernel's side open a new socket.
+// ignoreOurs makes the watch ignore what we commit: any failure may have made the kernel's side open a new socket. Safe for
+// concurrent use.
 func (p *Proxier) ignoreOurs() error {
-	now := p.kernel.PortID()
-	if p.watch == nil || now == p.ignored {
+	if p.watch == nil {
 		return nil
 	}
-	if err := p.watch.Ignore(now); err != nil {
+	p.ignoring.Lock()
+	defer p.ignoring.Unlock()
+	now := [2]uint32{p.kernel.PortID()}
+	if p.second != nil {
+		now[1] = p.second.PortID()
+	}
+	if now == p.ignored {
+		return nil
+	}
+	if err := p.watch.Ignore(now[:]...); err != nil { // 0, where there is no second, is the kernel's own port
 		return err
 	}
 	p.ignored = now
 	return nil
 }
 
-// commit carries out one transaction.
-func (p *Proxier) commit(b *nft.Batch, f nft.Family) error {
+// commit carries out one transaction on the connection given.
+func (p *Proxier) commit(kernel dataplane, b *nft.Batch, f nft.Family) error {
 	if b.Empty() {
 		return nil
 	}
+	b.Encode()
 	start := time.Now()
 	err := p.ignoreOurs()
 	if err == nil {
-		err = errors.Join(p.kernel.Commit(b), p.ignoreOurs())
+		err = errors.Join(kernel.Commit(b), p.ignoreOurs())
 	}
 	if err != nil {
 		return fmt.Errorf("commit %d elements: %w", b.Elements(), err)
 	}
 	p.opt.Metrics.Family(ipFamily(f)).Transaction(time.Since(start), b.Elements(), b.Size())
+	return nil
+}
+
+// commitAll carries out transactions one after the other. While the kernel is busy with one, the next is encoded. Those that
+// are done are taken out of the list, so that their memory can be reused.
+func (p *Proxier) commitAll(kernel dataplane, batches []*nft.Batch, f nft.Family) error {
+	stop := make(chan struct{})
+	defer close(stop)
+	encoded := make(chan *nft.Batch)
+	go func() {
+		defer close(encoded)
+		for i, b := range batches {
+			batches[i] = nil
+			b.Encode()
+			select {
+			case encoded <- b:
+			case <-stop:
+				return
+			}
+		}
+	}()
+	for b := range encoded {
+		if err := p.commit(kernel, b, f); err != nil {
+			return err
+		}
+	}
 	return nil
 }

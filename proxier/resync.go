@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"k8s.io/klog/v2"
 
+	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/build"
+	"github.com/nftproxy/nftproxy/proxier/metrics"
 )
 
 // setAsideAtOnce bounds how many objects one resync sets aside before it leaves the rest to the next one.
@@ -35,44 +38,84 @@ func (p *Proxier) resync(ctx context.Context, updates []*update) error {
 
 var errTooManyRefused = errors.New("the kernel refuses too many")
 
-// resyncOnce is one attempt for both families.
+// resyncOnce is one attempt for both families, at once if there is a connection for each: then neither waits for the
+// other's tables, nor for its failures.
 func (p *Proxier) resyncOnce(ctx context.Context, updates []*update) error {
-	for _, f := range p.families {
-		if err := p.resyncFamily(ctx, f, updates); err != nil {
-			return err
+	list := make([]*comparison, len(p.families))
+	var others sync.WaitGroup
+	for i, f := range p.families {
+		c := &comparison{Proxier: p, family: f, kernel: p.kernel}
+		list[i] = c
+		if i == 0 || p.second == nil {
+			continue
+		}
+		c.kernel = p.second
+		others.Go(func() { c.err = c.run(ctx, updates) })
+	}
+	for _, c := range list {
+		if c.kernel == p.kernel {
+			c.err = c.run(ctx, updates)
 		}
 	}
-	return nil
+	others.Wait()
+	var errs []error
+	for _, c := range list {
+		errs = append(errs, c.err)
+		if c.before != nil {
+			p.formerly[c.family] = c.before
+		}
+		if c.err == nil {
+			p.tables[c.family] = c.table
+		}
+	}
+	return errors.Join(errs...)
 }
 
-func (p *Proxier) resyncFamily(ctx context.Context, f nft.Family, updates []*update) error {
-	content, err := p.kernel.Read(f)
-	if err = errors.Join(err, p.ignoreOurs()); err != nil {
+// comparison makes one family's table what it is to be. Of the Proxier it changes nothing, and of the updates the ports of
+// its family only, so that both families' can run at once.
+type comparison struct {
+	*Proxier
+	family nft.Family
+	kernel dataplane
+	table  *table
+	before []ctsync.Change // what the table led to, if it is the first one
+	err    error
+}
+
+func (c *comparison) run(ctx context.Context, updates []*update) error {
+	f := c.family
+	content, err := c.kernel.Read(f)
+	if err = errors.Join(err, c.ignoreOurs()); err != nil {
 		return err
 	}
-	t := &table{Table: nft.NewTable(content), node: p.around.byFam[f].elements, config: p.around.byFam[f].config}
-	if _, again := p.formerly[f]; !again && !p.synced && p.opt.Flows != nil {
-		p.formerly[f] = flowsOffered(content) // an attempt that failed may have changed it since
+	if _, again := c.formerly[f]; !again && !c.synced && c.opt.Flows != nil { // an attempt that failed may have changed it since
+		c.before = append([]ctsync.Change{}, flowsOffered(content)...)
 	}
+	around := c.around.byFam[f]
+	t := &table{Table: nft.NewTable(content), node: around.elements, config: around.config}
 	want := wanted(f, t, nft.NewMemory(content), updates)
 	batches := t.Reconcile(content, t.config, want, t.node)
-	elements := 0
-	for _, b := range batches {
-		if err := p.commit(b, f); err != nil {
-			return err
-		}
-		elements += b.Elements()
+	mended := drift{batches: len(batches), tableGone: !content.Exists}
+	for i, b := range batches {
+		mended.elements += b.Elements()
+		mended.chain = mended.chain || i == 0 && b.Elements() == 0
+	}
+	content.Elements = nil // as large as all that follows
+	if err := c.commitAll(c.kernel, batches, f); err != nil {
+		return err
 	}
 	t.Committed()
-	t.shared, t.counts = countAll(want, t.node)
-	m := p.opt.Metrics.Family(ipFamily(f))
+	t.shared, t.counts = t.Tally()
+	c.table = t
+	m := c.opt.Metrics.Family(ipFamily(f))
 	for _, set := range nft.Sets() {
 		m.Elements(set.String(), t.counts[set])
 	}
-	p.tables[f] = t
-	p.countRepair(f, content, batches, elements)
+	if c.synced {
+		mended.count(m)
+	}
 	klog.FromContext(ctx).V(2).Info("Compared with the kernel", "family", f, "services", len(want),
-		"transactions", len(batches), "elements", elements)
+		"transactions", mended.batches, "elements", mended.elements)
 	return nil
 }
 
@@ -96,19 +139,23 @@ func wanted(f nft.Family, t *table, memory *nft.Memory, updates []*update) []*nf
 	return out
 }
 
-// countRepair counts what a resync had to mend, unless it is the first one.
-func (p *Proxier) countRepair(f nft.Family, was *nft.Content, batches []*nft.Batch, elements int) {
-	if !p.synced || len(batches) == 0 {
-		return
-	}
-	m := p.opt.Metrics.Family(ipFamily(f))
+// drift is what a comparison had to mend.
+type drift struct {
+	batches, elements int
+	tableGone, chain  bool
+}
+
+// count reports it. Of the first comparison there is nothing to report.
+func (d drift) count(m *metrics.Family) {
 	switch {
-	case !was.Exists:
+	case d.batches == 0:
+		return
+	case d.tableGone:
 		m.DriftRepaired("table", 1)
-	case batches[0].Elements() == 0:
+	case d.chain:
 		m.DriftRepaired("chain", 1)
 	}
-	m.DriftRepaired("element", elements)
+	m.DriftRepaired("element", d.elements)
 }
 
 // culprit returns the update that a refused transaction is about; nil if there is no error, or it is about

@@ -261,10 +261,8 @@ func (p *Proxier) carryOut(t *transaction) error {
 		}
 		last := &nft.Batch{}
 		part.table.Release(last, part.release)
-		for _, b := range append(batches, last) {
-			if err := p.commit(b, part.family); err != nil {
-				return err
-			}
+		if err := p.commitAll(p.kernel, append(batches, last), part.family); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -277,7 +275,7 @@ func (p *Proxier) carryOutAtOnce(t *transaction) error {
 		b.Change(part.family, part.change)
 		part.table.Release(b, part.release)
 	}
-	return p.commit(b, nft.IPv4)
+	return p.commit(p.kernel, b, nft.IPv4)
 }
 
 // finish remembers what was committed, and tells everybody.
@@ -329,7 +327,7 @@ func (p *Proxier) sweep(ctx context.Context) {
 		if !p.tables[f].Sweep(b) {
 			continue
 		}
-		if err := p.commit(b, f); err != nil {
+		if err := p.commit(p.kernel, b, f); err != nil {
 			p.tables[f].Discard()
 			p.opt.Metrics.Family(ipFamily(f)).CleanupFailed()
 			klog.FromContext(ctx).V(2).Info("Unused chains could not be deleted yet", "family", f, "err", err)
