@@ -48,7 +48,7 @@ oracle: deps build peers
 # Against real kube-proxy, one machine, one run, taking turns: a table, and report.json and plots in e2e/bench/out. Three quarters
 # of an hour; bench-quick is one size within 5 minutes.
 bench: deps build peers
-	go test -C e2e/bench .
+	go test -C e2e/bench ./...
 	go run -C e2e/bench .
 
 bench-quick: deps build peers

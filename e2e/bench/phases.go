@@ -12,7 +12,7 @@ import (
 
 // phases are the connections of one proxy by phase, in the JSON: how many, how many of them failed or waited longer than 20 ms
 // ("slow"), how many of those while no direct connection was slow too ("alone"), and the slowest in seconds; the same of the direct
-// ones. Counts are summed up over rounds.
+// ones. Counts are summed up over rounds. See watch for what is timed.
 func (s samples) phases() map[string]map[string]float64 {
 	all := map[string]map[string]float64{}
 	for name, values := range s {

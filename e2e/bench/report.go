@@ -67,8 +67,20 @@ type report struct {
 
 func newReport(o options, args []string) *report {
 	return &report{run: run{
-		Date: time.Now().UTC().Format(time.DateOnly), Machine: machine(), Command: strings.Join(append([]string{"bench"}, args...), " "),
+		Date: time.Now().UTC().Format(time.DateOnly), Machine: machine(), Command: quoted(args),
 	}}
+}
+
+// quoted is the command as a shell takes it.
+func quoted(args []string) string {
+	all := []string{"bench"}
+	for _, a := range args {
+		if a == "" || strings.Contains(a, " ") {
+			a = `"` + a + `"`
+		}
+		all = append(all, a)
+	}
+	return strings.Join(all, " ")
 }
 
 // machine is the kernel, the number of processors, and whether they had other work.

@@ -5,13 +5,17 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
 )
@@ -214,6 +218,73 @@ func TestKernelMemory(t *testing.T) {
 	const meminfo = "Slab: 4096 kB\nSReclaimable: 1024 kB\nSUnreclaim: 2048 kB\nVmallocTotal: 1 kB\nVmallocUsed: 512 kB\nPercpu: 512 kB\n"
 	if got := kernelMemory(meminfo); got != 3 {
 		t.Errorf("%v MiB, want 3", got)
+	}
+}
+
+// What the thread waited for a processor is the second of three numbers.
+func TestRunDelay(t *testing.T) {
+	if got := runDelay("123 4500 6\n"); got != 4500 {
+		t.Errorf("%v", got)
+	}
+	if got := runDelay(""); got != 0 {
+		t.Errorf("%v of nothing", got)
+	}
+	if got := quoted([]string{"-peers", "", "-skip", "restart 1%,churn"}); got != `bench -peers "" -skip "restart 1%,churn"` {
+		t.Error(got)
+	}
+}
+
+// Connections count from the first that is answered, and those that fail later count as failed.
+func TestWatch(t *testing.T) {
+	n := lab.Start(t, lab.Options{Nodes: 1, PodsPerNode: 2})
+	pod, client := n.Pod(1, 1), n.Pod(1, 2).Host
+	var backends [2]*lab.Backend
+	for k := range backends {
+		backends[k] = lab.Must(pod.Listen("", lab.TCP, pod.At(lab.IPv4, target+uint16(k))))(t)
+	}
+	direct, breaks, never := backends[0], backends[1], pod.At(lab.IPv4, target+2)
+	reach := func(b *lab.Backend, hits int64) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); b.Hits.Load() < hits; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%d connections, want %d", b.Hits.Load(), hits)
+			}
+		}
+	}
+	w := startWatch(client, []netip.AddrPort{breaks.Addr, never}, direct.Addr, time.Millisecond)
+	reach(breaks, 10)
+	breaks.Close()
+	reach(direct, direct.Hits.Load()+200) // meanwhile the other thread meets the closed one
+	into := samples{}
+	w.stop(into, "test")
+	p := into.phases()["test"]
+	if p["failed"] == 0 || p["failed"] > p["total"]-10 || p["direct_failed"] != 0 || p["direct_total"] < 200 {
+		t.Errorf("%v", p)
+	}
+}
+
+// A connection waits for the backend's words if it is told to, and a stream fills what listen takes.
+func TestConnect(t *testing.T) {
+	n := lab.Start(t, lab.Options{Nodes: 1, PodsPerNode: 2})
+	pod, client := n.Pod(1, 1), n.Pod(1, 2).Host
+	l, err := listen(pod.Host, pod.At(lab.IPv4, target))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	const long = 30 * time.Second
+	for port, want := range map[uint16]error{target: nil, target + 1: unix.ECONNREFUSED} {
+		err := onThread(client, func() {
+			if took, err := connect(pod.At(lab.IPv4, port), long, true); !errors.Is(err, want) || took <= 0 {
+				t.Errorf("port %d: %v after %s, want %v", port, err, took, want)
+			}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if rate, err := stream(path{"direct", client, pod.At(lab.IPv4, target)}, 50*time.Millisecond); err != nil || rate <= 0 {
+		t.Errorf("%v bytes/s, %v", rate, err)
 	}
 }
 

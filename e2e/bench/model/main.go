@@ -72,7 +72,7 @@ func benchmarks(r io.Reader, unit string) (all []sample) {
 }
 
 // followsSize are the samples of the benchmark that are expected to grow with the cluster.
-var followsSize = []string{"memory", "peak", "kernel_memory", "kernel_memory_charged", "cold_start", "cold_start_cpu", "cold_start_received", "cpu_per_change"}
+var followsSize = []string{"memory", "peak", "kernel_memory", "kernel_memory_meminfo", "cold_start", "cold_start_cpu", "cold_start_received", "cpu_per_change"}
 
 func readSamples(file string, into map[string][]sample) error {
 	text, err := os.ReadFile(file)
