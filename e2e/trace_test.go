@@ -332,15 +332,31 @@ func TestTraceEnds(t *testing.T) {
 			t.Errorf("%s: the ruleset changed: %s", how, cmp.Diff(before, after))
 		}
 	}
-	p := x.watch("--service", "default/web", "--count", "2", "--timeout", "1m", "-o", "json")
-	for _, i := range []int{0, 3, 0} { // the one in between is of another Service
-		pod.Ask(lab.TCP, at(lab.ClusterIP(lab.IPv4, 20+i), 80))
-	}
+	p := x.watch("--service", "default/web", "--count", "3", "--timeout", "1m", "-o", "json")
+	client, np := x.Client(1), at(x.Node(1).IP(lab.IPv4), 30000)
+	pod.Ask(lab.TCP, at(lab.ClusterIP(lab.IPv4, 20), 80))
+	pod.Ask(lab.TCP, at(lab.ClusterIP(lab.IPv4, 23), 80)) // another Service
+	client.Ask(lab.TCP, np)
+	client.Ask(lab.TCP, at(lab.LoadBalancerIP(lab.IPv4, 20), 80))
 	<-p.Done()
-	if got := paths(t, p); len(got) != 2 || got[0].Service != "default/web:tcp-80" || got[1].Service != got[0].Service {
-		t.Errorf("by count: %+v\n%s", got, p.Tail(10))
+	var to []string
+	for _, path := range paths(t, p) {
+		if to = append(to, path.Packet.To); path.Service != "default/web:tcp-80" {
+			t.Errorf("by count: %+v", path)
+		}
+	}
+	if want := []string{at(lab.ClusterIP(lab.IPv4, 20), 80).String(), np.String(), at(lab.LoadBalancerIP(lab.IPv4, 20), 80).String()}; !slices.Equal(to, want) {
+		t.Errorf("by count: packets to %v, want %v\n%s", to, want, p.Tail(10))
 	}
 	same("by count")
+
+	p = x.watch("tcp", at(lab.ClusterIP(lab.IPv4, 20), 80).String(), "--all-packets", "--count", "2", "--timeout", "1m", "-o", "json")
+	pod.Ask(lab.TCP, at(lab.ClusterIP(lab.IPv4, 20), 80))
+	<-p.Done()
+	if got := paths(t, p); len(got) != 2 || got[0].Endpoint == "" || got[1].Endpoint != got[0].Endpoint || !strings.Contains(got[1].Summary, "chosen before") {
+		t.Errorf("all packets: %+v\n%s", got, p.Tail(10))
+	}
+	same("all packets")
 
 	began := time.Now()
 	p = x.watch("tcp", at(lab.ClusterIP(lab.IPv4, 20), 81).String(), "--timeout", "1s")

@@ -34,10 +34,10 @@ type Trace struct {
 // OpenTrace begins to trace in a network namespace (see Open) what matches one of the filters, of which a family has one at
 // most. Needs CAP_NET_ADMIN.
 func OpenTrace(netns int, filters []TraceFilter) (*Trace, error) {
-	return openTrace(netns, filters, true)
+	return openTrace(netns, filters, tableOwner)
 }
 
-func openTrace(netns int, filters []TraceFilter, owned bool) (*Trace, error) {
+func openTrace(netns int, filters []TraceFilter, flags uint32) (*Trace, error) {
 	// Listening comes first, so that no message of a packet that is traced is missed.
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
 	if err != nil {
@@ -53,10 +53,10 @@ func openTrace(netns int, filters []TraceFilter, owned bool) (*Trace, error) {
 		_ = t.Close()
 		return nil, err
 	}
-	err = t.start(filters, owned)
+	err = t.start(filters, flags)
 	var op *OpError
-	if owned && errors.As(err, &op) && (op.Errno == unix.EINVAL || op.Errno == unix.EOPNOTSUPP) {
-		err = t.start(filters, false) // a kernel that does not know owners
+	if flags != 0 && errors.As(err, &op) && (op.Errno == unix.EINVAL || op.Errno == unix.EOPNOTSUPP) {
+		err = t.start(filters, 0) // a kernel that does not know owners
 	}
 	if err != nil {
 		_ = t.Close()
@@ -65,9 +65,9 @@ func openTrace(netns int, filters []TraceFilter, owned bool) (*Trace, error) {
 	return t, nil
 }
 
-func (t *Trace) start(filters []TraceFilter, owned bool) error {
+func (t *Trace) start(filters []TraceFilter, flags uint32) error {
 	name := fmt.Sprint(TraceTablePrefix, t.kernel.PortID())
-	if err := t.kernel.Commit(traceBatch(name, owned, filters)); err != nil {
+	if err := t.kernel.Commit(traceBatch(name, flags, filters)); err != nil {
 		return err
 	}
 	t.table = name

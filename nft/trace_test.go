@@ -6,9 +6,11 @@ package nft
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,15 +85,17 @@ func TestTraceLeavesNothing(t *testing.T) {
 	n := newNamespace(t)
 	n.nft(t, "table ip keep {\n chain c {\n type filter hook input priority 0\n counter\n }\n}\n", "-f", "-")
 	before := n.nft(t, "", "-a", "list", "ruleset")
-	for _, how := range []string{"closed", "gone", "plain", "left"} {
+	// The highest flag is one that no kernel knows, as the owner is to those before 5.12.
+	flags := map[string]uint32{"closed": tableOwner, "gone": tableOwner, "plain": 0, "left": 1 << 31}
+	for _, how := range slices.Sorted(maps.Keys(flags)) {
 		filters := []TraceFilter{anyTrace(IPv4), anyTrace(IPv6)}
 		filters[0].Targets = []TraceTarget{{netip.MustParseAddr("10.96.0.1"), TCP, 443}, {Proto: UDP, Port: 30000}}
-		tr, err := openTrace(int(n.fd), filters, how == "closed" || how == "gone")
+		tr, err := openTrace(int(n.fd), filters, flags[how])
 		if err != nil {
 			t.Fatal(err)
 		}
 		during := n.nft(t, "", "list", "ruleset")
-		if strings.Count(during, TraceTablePrefix) != 2 || strings.Contains(during, "flags owner") != (how == "closed" || how == "gone") {
+		if strings.Count(during, TraceTablePrefix) != 2 || strings.Contains(during, "flags owner") != (flags[how] == tableOwner) {
 			t.Errorf("%s: the ruleset is\n%s", how, during)
 		}
 		switch how {
@@ -219,7 +223,7 @@ func TestTraceIsBounded(t *testing.T) {
 	n.loopback(t)
 	filter := anyTrace(IPv4)
 	filter.Rate, filter.Lifetime, filter.All = 1, 700*time.Millisecond, true
-	tr, err := openTrace(int(n.fd), []TraceFilter{filter}, false)
+	tr, err := openTrace(int(n.fd), []TraceFilter{filter}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,24 +75,20 @@ type tracing struct {
 	batch  *Batch
 }
 
-// traceBatch returns the transaction for filters, one of a family at most. An owned table (Linux 5.12) is removed by the
-// kernel when the socket that made it closes.
-func traceBatch(table string, owned bool, filters []TraceFilter) *Batch {
+// traceBatch returns the transaction for filters, one of a family at most. A table with the flag tableOwner is removed by
+// the kernel when the socket that made it closes.
+func traceBatch(table string, flags uint32, filters []TraceFilter) *Batch {
 	b := &Batch{}
 	for i := range filters {
 		t := &tracing{lang{filters[i].Family}, table, &filters[i], b}
-		t.make(owned)
+		t.make(flags)
 	}
 	return b
 }
 
-func (t *tracing) make(owned bool) {
+func (t *tracing) make(flags uint32) {
 	w := nfgenmsg(t.f)
 	w.name(unix.NFTA_TABLE_NAME, t.table)
-	flags := uint32(0)
-	if owned {
-		flags = tableOwner
-	}
 	w.u32(unix.NFTA_TABLE_FLAGS, flags)
 	t.add(unix.NFT_MSG_NEWTABLE, netlink.Create|netlink.Excl, w, "add table")
 	t.sets()

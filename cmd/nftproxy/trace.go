@@ -49,8 +49,8 @@ func newTraceCommand(out io.Writer) *cobra.Command {
 			if err == nil {
 				err = w.take(args)
 			}
-			if err == nil && (w.timeout <= 0 || w.count < 0 || w.rate == 0) {
-				err = errors.New("--timeout and --rate must be above 0, --count not below it")
+			if err == nil && (w.timeout <= 0 || w.count < 0 || w.rate == 0 || w.rate > maxTraceRate) {
+				err = fmt.Errorf("--timeout must be above 0, --count not below it, --rate from 1 to %d", maxTraceRate)
 			}
 			if err != nil {
 				return err
@@ -84,6 +84,9 @@ const traceQuiet = 200 * time.Millisecond
 // traceGrace is how much longer than asked for the rules have an effect where nobody removes them.
 const traceGrace = 5 * time.Second
 
+// maxTraceRate is what the kernel's messages of some 15 to a packet can keep pace with, and the reader with these.
+const maxTraceRate = 10000
+
 // run watches and writes, until the count is reached, time is over or the process is asked to end.
 func (w *watching) run(ctx context.Context, log io.Writer, write func(*trace.Path) error) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -110,7 +113,7 @@ func (w *watching) run(ctx context.Context, log io.Writer, write func(*trace.Pat
 	}
 	defer func() { err = errors.Join(err, tracer.Close()) }()
 	s := &session{watching: w, facts: facts, write: write}
-	s.collector.Quiet = traceQuiet
+	s.collector.Quiet, s.collector.Hook = traceQuiet, facts.hook
 	began := time.Now()
 	if err := s.watch(ctx, tracer); err != nil {
 		return err
@@ -129,41 +132,51 @@ type session struct {
 	err       error // of write
 }
 
+// watch shows packets until there are enough, ctx ends or time is over; then it waits for those on their way.
 func (s *session) watch(ctx context.Context, tracer *nft.Trace) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	err := s.follow(ctx, cancel, tracer, false)
+	if err == nil && !s.full() && s.collector.Unfinished() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceQuiet)
+		defer cancel()
+		err = s.follow(last, cancel, tracer, true)
+	}
+	s.show(s.collector.Complete(time.Now(), true)...)
+	return errors.Join(err, s.err)
+}
+
+// follow takes messages, without those of new packets if nothing new is wanted.
+func (s *session) follow(ctx context.Context, enough func(), tracer *nft.Trace, known bool) error {
 	show := func(done ...*trace.Seen) {
-		for _, p := range done {
-			if p != nil {
-				s.show(p)
-			}
-		}
-		if s.full() {
-			cancel()
+		if s.show(done...); s.full() {
+			enough()
 		}
 	}
-	err := tracer.Run(ctx, traceQuiet/4, func(e *nft.TraceEvent) {
-		show(s.collector.Add(e, time.Now()))
+	return tracer.Run(ctx, traceQuiet/4, func(e *nft.TraceEvent) {
+		if !known || !e.Starts() {
+			show(s.collector.Add(e, time.Now()))
+		}
 	}, func() {
 		s.overruns++
 		s.collector.Lost()
 	}, func() {
 		show(s.collector.Complete(time.Now(), false)...)
 	})
-	show(s.collector.Complete(time.Now(), true)...)
-	return errors.Join(err, s.err)
 }
 
 // full tells when there is nothing more to show.
 func (s *session) full() bool { return s.err != nil || s.count > 0 && s.shown >= s.count }
 
-func (s *session) show(p *trace.Seen) {
-	if s.full() {
-		return
+func (s *session) show(done ...*trace.Seen) {
+	for _, p := range done {
+		if p == nil || s.full() {
+			continue
+		}
+		s.facts.refresh()
+		s.shown++
+		s.err = s.write(trace.Tell(p, s.facts.facts()))
 	}
-	s.facts.refresh()
-	s.shown++
-	s.err = s.write(trace.Tell(p, s.facts.facts()))
 }
 
 // report says what was seen, and what was not.

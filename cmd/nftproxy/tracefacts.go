@@ -20,6 +20,7 @@ type traceFacts struct {
 	hooks      map[nft.TraceTable]map[string]nft.Hook
 	rules      map[chainOf][]nft.TracedRule
 	tables     map[nft.Family]*nft.Snapshot
+	words      map[nft.Family]*explain.Words
 }
 
 // chainOf names a chain of any table.
@@ -40,7 +41,7 @@ func newTraceFacts(kernel *nft.Kernel) (*traceFacts, error) {
 
 func (t *traceFacts) forget() {
 	t.hooks, t.rules = map[nft.TraceTable]map[string]nft.Hook{}, map[chainOf][]nft.TracedRule{}
-	t.tables = map[nft.Family]*nft.Snapshot{}
+	t.tables, t.words = map[nft.Family]*nft.Snapshot{}, map[nft.Family]*explain.Words{}
 }
 
 // refresh forgets what was read if anybody changed the ruleset since.
@@ -59,6 +60,18 @@ func (t *traceFacts) table(f nft.Family) *nft.Snapshot {
 		t.tables[f] = s
 	}
 	return s
+}
+
+// wordsOf are the words of our table of a family; nil if it cannot be read.
+func (t *traceFacts) wordsOf(f nft.Family) *explain.Words {
+	w, ok := t.words[f]
+	if !ok {
+		if s := t.table(f); s != nil {
+			w = explain.NewWords(s)
+		}
+		t.words[f] = w
+	}
+	return w
 }
 
 func (t *traceFacts) hook(table nft.TraceTable, chain string) (nft.Hook, bool) {
@@ -97,7 +110,7 @@ func (t *traceFacts) iface(index uint32) string {
 // facts are what package trace asks.
 func (t *traceFacts) facts() trace.Facts {
 	return trace.Facts{
-		Hook: t.hook, Rule: t.rule, Interface: t.iface, Table: t.table,
+		Hook: t.hook, Rule: t.rule, Interface: t.iface, Words: t.wordsOf,
 		Node: func(f nft.Family) explain.Node {
 			return explain.Node{Local: t.node.isLocal, Route: t.node.route, Client: clientOf(t.kernel, f)}
 		},

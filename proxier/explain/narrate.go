@@ -27,23 +27,43 @@ type Account struct {
 	Foreseen bool
 }
 
-// Narrate puts the way that the first packet of a connection took through a family's table into words: took are the rules
-// that matched it, in order, until it left the table's chains or somebody else dropped it. to is what its destination
-// became, not valid if that is not known.
-func Narrate(s *nft.Snapshot, p Packet, node Node, took []Place, to netip.AddrPort) *Account {
-	n := newNarrator(s, p)
+// Words has what it takes to put ways through a table into words, so that the table is looked through only once. Not safe
+// for concurrent use.
+type Words struct {
+	narrator *narrator // without a packet
+	journey  *journey  // without a node
+}
+
+// NewWords returns the Words of a family's table.
+func NewWords(s *nft.Snapshot) *Words {
+	return &Words{newNarrator(s, Packet{}), newJourney(s, Node{})}
+}
+
+// ways are those that Explain foresees.
+func (w *Words) ways(p Packet, node Node) []branch {
+	j := *w.journey
+	j.node, j.warnings = node, map[string]bool{}
+	return j.travel(p)
+}
+
+// Narrate puts the way that the first packet of a connection took into words: took are the rules that matched it, in order,
+// until it left the table's chains or somebody else dropped it. to is what its destination became, not valid if that is
+// not known.
+func (w *Words) Narrate(p Packet, node Node, took []Place, to netip.AddrPort) *Account {
+	n := *w.narrator
+	n.packet, n.port, n.frontend = p, nil, nil
 	stranger := node
 	stranger.Client = nil // who is remembered now may not have been then
-	ways := newJourney(s, stranger).travel(p)
+	ways := w.ways(p, stranger)
 	if node.Client != nil {
-		ways = append(ways, newJourney(s, node).travel(p)...)
+		ways = append(ways, w.ways(p, node)...)
 	}
-	best, others := 0, false
+	best, most, others := 0, -1, false
 	for i := range ways {
-		switch a, b := fit(&ways[i], took, to), fit(&ways[best], took, to); {
-		case a > b:
-			best, others = i, false
-		case a == b && ways[i].state.to != ways[best].state.to:
+		switch score := fit(&ways[i], took, to); {
+		case score > most:
+			best, most, others = i, score, false
+		case score == most && ways[i].state.to != ways[best].state.to:
 			others = true
 		}
 	}

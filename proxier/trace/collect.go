@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nftproxy/nftproxy/nft"
 )
 
@@ -18,19 +20,26 @@ type Seen struct {
 	// Incomplete says that messages were lost meanwhile.
 	Incomplete bool
 
-	ours   bool // a filter of ours has it traced
-	last   time.Time
-	number int // by the order of their first messages
+	ours    bool // a filter of ours has it traced
+	through bool // the hook that saw it last is the last of its way
+	last    time.Time
+	number  int // by the order of their first messages
 }
 
 // Collector puts messages together that are of one packet. The kernel does not say which is a packet's last, so that a packet
 // is complete when it was dropped or nothing more came for a while. Not safe for concurrent use.
 type Collector struct {
-	// Quiet is how long that is.
+	// Quiet is how long that is behind input and postrouting. Elsewhere it is five times that: on a busy machine the sender's
+	// process may have to wait in the middle of sending.
 	Quiet time.Duration
+	// Hook returns where a base chain is attached.
+	Hook  func(table nft.TraceTable, chain string) (hook nft.Hook, ok bool)
 	open  map[uint32]*Seen
 	begun int
 }
+
+// patience is how many times longer than Quiet a packet is waited for that is not through.
+const patience = 5
 
 // loopback is the index of the loopback device, in every network namespace.
 const loopback = 1
@@ -53,6 +62,10 @@ func (c *Collector) Add(e *nft.TraceEvent, now time.Time) *Seen {
 		c.open[e.ID] = p
 	}
 	p.Events, p.last, p.ours = append(p.Events, *e), now, p.ours || e.Starts()
+	if e.Packet != nil {
+		hook, ok := c.Hook(e.Table, e.Chain)
+		p.through = ok && (hook.Num == unix.NF_INET_LOCAL_IN || hook.Num == unix.NF_INET_POST_ROUTING && e.Packet.OIF != loopback)
+	}
 	if e.Verdict == nft.VerdictDrop && e.Type != nft.TraceReturn {
 		done = p
 		c.forget(p)
@@ -108,11 +121,25 @@ func (c *Collector) Lost() {
 	}
 }
 
+// Unfinished tells whether there are packets that may not be complete.
+func (c *Collector) Unfinished() bool {
+	for _, p := range c.open {
+		if p.ours {
+			return true
+		}
+	}
+	return false
+}
+
 // Complete returns the packets of which nothing came for a while, oldest first; all that are open if the trace is at its end.
 func (c *Collector) Complete(now time.Time, end bool) []*Seen {
 	var out []*Seen
 	for _, p := range c.open {
-		if end || now.Sub(p.last) >= c.Quiet {
+		wait := c.Quiet
+		if !p.through {
+			wait *= patience
+		}
+		if end || now.Sub(p.last) >= wait {
 			out = append(out, p)
 		}
 	}

@@ -26,8 +26,8 @@ type Facts struct {
 	Rule func(table nft.TraceTable, chain string, handle uint64) (rule nft.TracedRule, place int)
 	// Interface is the name of an interface by its index.
 	Interface func(index uint32) string
-	// Table is the table of the Services of a family, nil if it cannot be read.
-	Table func(nft.Family) *nft.Snapshot
+	// Words are those of the table of the Services of a family, nil if it cannot be read.
+	Words func(nft.Family) *explain.Words
 	Node  func(nft.Family) explain.Node
 }
 

@@ -144,12 +144,12 @@ func verdict(e *nft.TraceEvent) string {
 
 // narrate adds the words for the rules of ours.
 func (t *teller) narrate() {
-	table := t.facts.Table(t.first.Family)
-	if table == nil || !t.first.Dst.IsValid() {
+	w := t.facts.Words(t.first.Family)
+	if w == nil || !t.first.Dst.IsValid() {
 		return
 	}
 	p := explain.Packet{Proto: t.first.Proto, To: t.first.Dst, From: t.first.Src, IIF: t.path.Packet.IIF}
-	account := explain.Narrate(table, p, t.facts.Node(t.first.Family), t.took, t.to)
+	account := w.Narrate(p, t.facts.Node(t.first.Family), t.took, t.to)
 	t.path.Service = account.Service
 	for i := range t.steps {
 		s := &t.steps[i]

@@ -30,6 +30,14 @@ func packet(src, dst string, iif, oif uint32) *nft.TracePacket {
 	}
 }
 
+// hooks has one chain at an end.
+func hooks(_ nft.TraceTable, chain string) (nft.Hook, bool) {
+	if chain == "filter-input" {
+		return nft.Hook{Type: "filter", Num: unix.NF_INET_LOCAL_IN}, true
+	}
+	return nft.Hook{Type: "filter", Num: unix.NF_INET_PRE_ROUTING}, chain != "watch"
+}
+
 // starts is the message of the filter's rule.
 func starts(id uint32, p *nft.TracePacket) *nft.TraceEvent {
 	return &nft.TraceEvent{ID: id, Table: watcher, Chain: "watch", Type: nft.TraceRule, Handle: 1, Verdict: nft.VerdictContinue, Packet: p}
@@ -45,10 +53,11 @@ func policy(id uint32, table nft.TraceTable, chain string, verdict int32, p *nft
 
 // Messages of packets at the same time are told apart, and others' packets are left out.
 func TestCollect(t *testing.T) {
-	c := Collector{Quiet: time.Second}
+	c := Collector{Quiet: time.Second, Hook: hooks}
 	a, b, other := packet("10.0.0.1:1", "10.96.0.1:80", 2, 0), packet("10.0.0.2:2", "10.96.0.1:80", 2, 0), packet("10.0.0.3:3", "10.96.0.1:80", 2, 0)
 	for _, e := range []*nft.TraceEvent{
-		starts(1, a), starts(2, b), policy(3, firewall, "raw", nft.VerdictAccept, other), policy(1, own, "filter-prerouting", nft.VerdictAccept, a),
+		starts(1, a), starts(2, b), policy(3, firewall, "raw", nft.VerdictAccept, other), policy(1, own, "filter-input", nft.VerdictAccept, a),
+		starts(4, packet("10.0.0.4:4", "10.96.0.1:80", 2, 0)),
 	} {
 		if got := c.Add(e, began); got != nil {
 			t.Errorf("complete too early: %+v", got)
@@ -65,14 +74,18 @@ func TestCollect(t *testing.T) {
 	if len(got) != 1 || len(got[0].Events) != 2 || got[0].Events[0].ID != 1 || !got[0].Incomplete {
 		t.Errorf("want the first only: %+v", got)
 	}
-	if len(c.open) != 0 {
-		t.Errorf("%d packets are kept", len(c.open))
+	// The one that is not through is waited for.
+	if got := c.Complete(began.Add(patience*time.Second-1), false); len(got) != 0 || !c.Unfinished() {
+		t.Errorf("complete too early: %+v", got)
+	}
+	if got := c.Complete(began.Add(patience*time.Second), false); len(got) != 1 || got[0].Events[0].ID != 4 || c.Unfinished() || len(c.open) != 0 {
+		t.Errorf("want the last one only: %+v", got)
 	}
 }
 
 // A number that comes again is another packet.
 func TestCollectNumbersAgain(t *testing.T) {
-	c := Collector{Quiet: time.Second}
+	c := Collector{Quiet: time.Second, Hook: hooks}
 	a := packet("10.0.0.1:1", "10.96.0.1:80", 2, 0)
 	c.Add(starts(1, a), began)
 	if got := c.Add(starts(1, a), began); got == nil || len(got.Events) != 1 {
@@ -86,7 +99,7 @@ func TestCollectNumbersAgain(t *testing.T) {
 // What leaves by the loopback device comes in by it with another number, and another port if it was masqueraded; of two
 // packets each goes on with its own as far as that can be told.
 func TestCollectLoopback(t *testing.T) {
-	c := Collector{Quiet: time.Second}
+	c := Collector{Quiet: time.Second, Hook: hooks}
 	for i, src := range []string{"10.0.0.1:1", "10.0.0.1:2"} {
 		id := uint32(i + 1)
 		c.Add(starts(id, packet(src, "10.96.0.1:80", 0, 2)), began)
@@ -127,7 +140,7 @@ func testFacts(t *testing.T) (Facts, *nft.Snapshot) {
 			return nft.TracedRule{Handle: handle, Comment: "a comment", Rejects: handle == 105 || chain == "refuse"}, int(handle - 100)
 		},
 		Interface: func(i uint32) string { return []string{"", "lo", "eth0", "pods0"}[i] },
-		Table:     func(nft.Family) *nft.Snapshot { return s },
+		Words:     func(nft.Family) *explain.Words { return explain.NewWords(s) },
 		Node:      func(nft.Family) explain.Node { return explain.Node{} },
 	}, s
 }
