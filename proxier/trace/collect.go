@@ -22,6 +22,7 @@ type Seen struct {
 
 	ours    bool // a filter of ours has it traced
 	through bool // the hook that saw it last is the last of its way
+	nat     bool // chains of nat saw it, which only the first packet of a connection passes
 	last    time.Time
 	number  int // by the order of their first messages
 }
@@ -37,6 +38,9 @@ type Collector struct {
 	open  map[uint32]*Seen
 	begun int
 }
+
+// nat is the type of chains that translate.
+const nat = "nat"
 
 // patience is how many times longer than Quiet a packet is waited for that is not through.
 const patience = 5
@@ -63,8 +67,18 @@ func (c *Collector) Add(e *nft.TraceEvent, now time.Time) *Seen {
 	}
 	p.Events, p.last, p.ours = append(p.Events, *e), now, p.ours || e.Starts()
 	if e.Packet != nil {
-		hook, ok := c.Hook(e.Table, e.Chain)
-		p.through = ok && (hook.Num == unix.NF_INET_LOCAL_IN || hook.Num == unix.NF_INET_POST_ROUTING && e.Packet.OIF != loopback)
+		hook, _ := c.Hook(e.Table, e.Chain)
+		p.nat = p.nat || hook.Type == nat
+		switch hook.Num {
+		case unix.NF_INET_LOCAL_IN:
+			p.through = true
+		case unix.NF_INET_POST_ROUTING:
+			p.through = e.Packet.OIF != loopback
+		case unix.NF_INET_FORWARD:
+			p.through = !p.nat // others than nat have chains in postrouting or not
+		default:
+			p.through = false
+		}
 	}
 	if e.Verdict == nft.VerdictDrop && e.Type != nft.TraceReturn {
 		done = p

@@ -21,7 +21,8 @@ func (t *teller) judge() {
 	case last.Verdict == "queue" || last.Verdict == "stolen":
 		t.path.Outcome = Queued
 		t.path.Summary = fmt.Sprintf("handed to a program by %s; what becomes of it there is not seen", last)
-	case last.Hook == "postrouting":
+	case last.Hook == "postrouting", !t.nat && t.path.OIF != "" && (last.Hook == "forward" || last.Hook == "output"):
+		// Our chain in postrouting is of nat, so that later packets of a connection are not seen there.
 		t.path.Outcome, t.path.Summary = Sent, t.sent("sent")+t.by()+t.source()
 	case last.Hook == "input":
 		t.path.Outcome, t.path.Summary = Received, t.sent("given")+", a process of this node"+t.source()
@@ -65,7 +66,7 @@ func (t *teller) sent(verb string) string {
 	case t.to.IsValid():
 		return fmt.Sprintf("%s to %s, which was chosen before this packet or by others than nftproxy", verb, t.path.Endpoint)
 	}
-	return fmt.Sprintf("%s to %s, not translated", verb, t.path.Packet.To)
+	return fmt.Sprintf("%s untranslated to %s", verb, t.path.Packet.To)
 }
 
 // translated tells whether a rule of ours chose the destination.

@@ -21,6 +21,7 @@ type teller struct {
 	steps []told
 	took  []explain.Place // rules of ours, in order
 	to    netip.AddrPort  // what the destination became
+	nat   bool            // chains of nat saw it: it is the first packet of its connection
 }
 
 // told is a step and what was seen of it.
@@ -91,7 +92,7 @@ func (t *teller) walk() {
 	for i := range t.seen.Events {
 		e := &t.seen.Events[i]
 		if h, ok := t.facts.Hook(e.Table, e.Chain); ok {
-			hook = h
+			hook, t.nat = h, t.nat || h.Type == nat
 		}
 		if nft.IsTraceTable(e.Table.Name) || e.Type == nft.TraceReturn {
 			continue

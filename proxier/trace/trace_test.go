@@ -184,6 +184,8 @@ func TestTell(t *testing.T) {
 			"dropped by the policy of table inet firewall, chain forward", "inet firewall forward, policy: drop",
 		},
 		"queued": {append(toEndpoint(), rule(1, firewall, "forward", 104, nft.VerdictQueue|1<<16, "", end)), Queued, "handed to a program", "queue"},
+		"later":  {toEndpoint()[5:], Sent, "sent untranslated to 10.244.2.1:8080 by pods0", ""},
+		"halted": {toEndpoint(), Lost, "not seen any more after forward", "default/web:http"},
 		"lost":   {toEndpoint()[:5], Lost, "not seen any more after prerouting", "default/web:http"},
 		"gone": {
 			append(toEndpoint(), rule(1, own, "unserved", 1, nft.VerdictContinue, "", end), policy(1, own, "nat-postrouting", nft.VerdictAccept, end)),
@@ -203,7 +205,7 @@ func TestTell(t *testing.T) {
 		if p.Outcome != c.outcome || !strings.HasPrefix(p.Summary, c.summary) || !strings.Contains(text.String(), c.text) {
 			t.Errorf("%s: want %s, %q, %q:\n%s: %s", name, c.outcome, c.summary, c.text, p.Outcome, text.String())
 		}
-		if p.Service != "default/web:http" {
+		if p.Service != "default/web:http" && name != "later" {
 			t.Errorf("%s: Service %q", name, p.Service)
 		}
 		if shown := slices.ContainsFunc(p.Steps, func(s Step) bool { return strings.HasPrefix(s.Table, "ip "+nft.TraceTablePrefix) }); shown {
