@@ -6,6 +6,7 @@ package proxier
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -111,5 +112,28 @@ func benchmarkStart(b *testing.B, cluster [][]kube.Object, kernel func() datapla
 		if p.round(b.Context()); !p.known || len(p.entries) != len(cluster) {
 			b.Fatalf("serves %d Services, want %d", len(p.entries), len(cluster))
 		}
+	}
+}
+
+// TestCostOfAStart: what a start allocates for each Service, from everything listed to everything committed.
+func TestCostOfAStart(t *testing.T) {
+	const (
+		services = 1000
+		// Building a Service takes 10, its place among the claims 3; of elements and their encoding there is no single one.
+		most = 25
+	)
+	var cluster [][]kube.Object
+	for i := range services {
+		cluster = append(cluster, mixed(i, 3))
+	}
+	p := starting(t, &scale{}, cluster)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if p.round(t.Context()); !p.known {
+		t.Fatal("not committed")
+	}
+	runtime.ReadMemStats(&after)
+	if n := (after.Mallocs - before.Mallocs) / services; n > most {
+		t.Errorf("%d allocations for each Service, want at most %d", n, most)
 	}
 }

@@ -296,14 +296,14 @@ func (p *Proxier) finish(ctx context.Context, work pending, updates []*update, s
 	p.sweep(ctx)
 	p.tellHealth(updates)
 	p.measure(work, start, full)
-	if full {
-		p.releaseMemory()
-	}
 	if !p.synced {
 		p.synced = true
 		if p.opt.FirstSync != nil {
 			p.opt.FirstSync()
 		}
+	}
+	if full { // what FirstSync let go of too
+		p.releaseMemory()
 	}
 }
 

@@ -114,6 +114,7 @@ func families() ([]nft.Family, []v1.IPFamily) {
 // assemble makes the parts; nothing runs yet.
 func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	tables, ipFamilies := families()
+	settle := loosen()
 	p := &parts{
 		cfg:     cfg,
 		metrics: metrics.New(ipFamilies...),
@@ -129,7 +130,10 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	}
 	options := proxier.Options{
 		Config: cfg, Families: tables, Metrics: p.metrics, Health: p.health, Listeners: p.listeners,
-		FirstSync: func() { go takeOver(ctx) },
+		FirstSync: func() {
+			settle()
+			go takeOver(ctx)
+		},
 	}
 	if p.events != nil {
 		options.Recorder = p.events
