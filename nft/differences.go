@@ -36,6 +36,7 @@ func (s *Snapshot) Config() Config {
 		c.MasqueradeAll = c.MasqueradeAll || jumps(r.Exprs, "masquerade-mark") && podMatch(r.Exprs) == PodMatch{}
 		c.NodePortAll = c.NodePortAll || slices.ContainsFunc(r.Exprs, func(e expr.Any) bool { _, ok := e.(*expr.Fib); return ok })
 	}
+	c.Connections = slices.ContainsFunc(s.Rules["services"], func(r Rule) bool { return looksUp(r.Exprs, Connections) })
 	c.Beyond = s.beyond()
 	return c
 }
@@ -58,6 +59,14 @@ func podMatch(exprs []expr.Any) (m PodMatch) {
 		iif = false
 	}
 	return m
+}
+
+// looksUp tells rules that ask a set.
+func looksUp(exprs []expr.Any, set SetID) bool {
+	return slices.ContainsFunc(exprs, func(e expr.Any) bool {
+		l, ok := e.(*expr.Lookup)
+		return ok && l.SetName == set.String()
+	})
 }
 
 // trimName is the name of an interface without what the kernel compares it with.

@@ -61,6 +61,7 @@ func appendFixed(out []Element, t *texts, s *Service) []Element {
 		out = appendUnserved(out, s, f)
 		out = appendSources(out, s, f)
 		out = appendSteering(out, s, f)
+		out = appendCounted(out, t, s, f)
 	}
 	return appendHairpin(appendDraws(out, s), t, s)
 }
@@ -149,6 +150,19 @@ func appendSteering(out []Element, s *Service, f *Frontend) []Element {
 		out = append(out, Element{Set: HostEndpoints, Key: string(key), Data: string(appendEndpoint(nil, f.HostEndpoint))})
 	}
 	return out
+}
+
+// appendCounted adds what counts connections, whether or not there are endpoints: it counts on while they come and go.
+func appendCounted(out []Element, t *texts, s *Service, f *Frontend) []Element {
+	if !s.Counted {
+		return out
+	}
+	set := Connections
+	if f.Kind == NodePort {
+		set = NodePortConnections
+	}
+	var buf [24]byte // an IPv6 address, protocol and port
+	return append(out, Element{Set: set, Key: t.of(appendFrontend(buf[:0], s.Proto, f)), Comment: cutComment(s.Name)})
 }
 
 func appendHairpin(out []Element, t *texts, s *Service) []Element {

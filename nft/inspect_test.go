@@ -21,6 +21,7 @@ func variants() []Config {
 		{Pods: PodMatch{Interface: "cbr0"}},
 		{MasqueradeBit: 1, Pods: PodMatch{Interface: "veth", Prefix: true}, NodePortAll: true},
 		{MasqueradeBit: 5},
+		{MasqueradeBit: 5, Connections: true},
 	}...)
 }
 

@@ -76,7 +76,7 @@ func (k *Kernel) countedRules(f Family, chain string) (out []Judged, err error) 
 	w := tableRequest(f, unix.NFTA_RULE_TABLE)
 	w.name(unix.NFTA_RULE_CHAIN, chain)
 	var r Judged
-	ours, counted := true, false
+	ours, counts := true, false
 	err = k.request(unix.NFT_MSG_GETRULE, netlink.Dump, w, func(a *netlink.AttributeDecoder) {
 		switch a.Type() {
 		case unix.NFTA_RULE_CHAIN:
@@ -86,13 +86,13 @@ func (k *Kernel) countedRules(f Family, chain string) (out []Judged, err error) 
 		case unix.NFTA_RULE_USERDATA:
 			r.Rule, _ = userdata.GetString(a.Bytes(), userdata.TypeComment)
 		case unix.NFTA_RULE_EXPRESSIONS:
-			r.Packets, counted = packets(a.Bytes())
+			r.Packets, counts = packets(a.Bytes())
 		}
 	}, func() {
-		if ours && counted {
+		if ours && counts {
 			out = append(out, r)
 		}
-		r, counted = Judged{}, false
+		r, counts = Judged{}, false
 	})
 	return out, err
 }
@@ -100,10 +100,18 @@ func (k *Kernel) countedRules(f Family, chain string) (out []Judged, err error) 
 // packets finds the counter in a list of expressions.
 func packets(list []byte) (n uint64, ok bool) {
 	eachAttr(list, func(_ uint16, elem []byte) {
-		name := attr(elem, unix.NFTA_EXPR_NAME)
-		if v := attr(attr(elem, unix.NFTA_EXPR_DATA), unix.NFTA_COUNTER_PACKETS); string(name) == "counter\x00" && len(v) == 8 {
-			n, ok = binary.BigEndian.Uint64(v), true
+		if v, is := counted(elem); is {
+			n, ok = v, true
 		}
 	})
 	return n, ok
+}
+
+// counted returns what an expression has counted, if it is a counter.
+func counted(expr []byte) (packets uint64, ok bool) {
+	v := attr(attr(expr, unix.NFTA_EXPR_DATA), unix.NFTA_COUNTER_PACKETS)
+	if string(attr(expr, unix.NFTA_EXPR_NAME)) != "counter\x00" || len(v) != 8 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(v), true
 }

@@ -43,7 +43,7 @@ func sample(f Family) []*Service {
 	}
 	three := []netip.AddrPort{ep(1), ep(2), ep(3)}
 	return []*Service{
-		{Name: "default/web:http", Proto: TCP, Frontends: all(30001, 1, false), Cluster: three, Local: three[:1], Hairpin: three[:1], Served: true},
+		{Name: "default/web:http", Proto: TCP, Frontends: all(30001, 1, false), Cluster: three, Local: three[:1], Hairpin: three[:1], Served: true, Counted: true},
 		{Name: "default/local:http", Proto: TCP, Frontends: all(30002, 2, true), Cluster: three, Local: three[:1], Hairpin: three[:1], Served: true},
 		{Name: "default/nolocal:http", Proto: SCTP, Frontends: all(30003, 3, true), Cluster: three[1:], Served: true},
 		{Name: "default/none:http", Proto: UDP, Frontends: all(30004, 4, false)},
@@ -118,6 +118,8 @@ func TestNFTPrintsAndLoads(t *testing.T) {
 	cfgs := []Config{
 		{MasqueradeBit: 14, Pods: PodMatch{CIDRs: true}},
 		{MasqueradeBit: 31, MasqueradeAll: true, NodePortAll: true},
+		{MasqueradeBit: 3, Connections: true},
+		{NodePortAll: true, Connections: true, Pods: PodMatch{CIDRs: true}},
 		{Pods: PodMatch{Interface: "cbr0"}},
 		{Pods: PodMatch{Interface: "veth", Prefix: true}, NodePortAll: true},
 	}

@@ -53,7 +53,7 @@ func randomService(r *rand.Rand, f Family, i int) *Service {
 			s.Local = append(s.Local, e)
 		}
 	}
-	s.Hairpin = s.Local
+	s.Hairpin, s.Counted = s.Local, r.IntN(2) == 0
 	if r.IntN(3) == 0 {
 		s.Affinity, s.AffinityIDs = time.Duration(1+r.IntN(3))*time.Hour, [2]uint32{uint32(2*i + 1), uint32(2*i + 2)}
 	}

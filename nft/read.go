@@ -320,6 +320,7 @@ type rawElement struct {
 	flags             uint32
 	comment           string
 	chain             string // of a goto verdict
+	expr              []byte // a counter
 	timed             bool
 }
 
@@ -364,6 +365,8 @@ func (e *rawElement) decode(b []byte) {
 			e.chain = strings.TrimRight(string(attr(attr(v, unix.NFTA_DATA_VERDICT), unix.NFTA_VERDICT_CHAIN)), "\x00")
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.flags = binary.BigEndian.Uint32(v)
+		case unix.NFTA_SET_ELEM_EXPR:
+			e.expr = v
 		case unix.NFTA_SET_ELEM_USERDATA:
 			e.comment, _ = userdata.GetString(v, userdata.NFTNL_UDATA_SET_ELEM_COMMENT)
 		}

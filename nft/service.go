@@ -25,6 +25,8 @@ type Service struct {
 	// Served tells that the Service has an endpoint somewhere: where a view is empty nevertheless, packets are
 	// dropped in silence, because another node may serve them; otherwise they are refused.
 	Served bool
+	// Counted counts new connections to each frontend. It takes effect with Config.Connections.
+	Counted bool
 	// Affinity is for how long a client stays on its endpoint after its last new connection; 0 is not at all.
 	Affinity time.Duration
 	// AffinityIDs are the numbers of the sticky chains by view; used only where Affinity is not 0.

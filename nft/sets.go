@@ -50,6 +50,10 @@ const (
 	// StickyDraws maps the program of a sticky view to the draw among its endpoints: how many there are is data, so that
 	// no rule of a sticky view follows its endpoints.
 	StickyDraws
+	// Connections and NodePortConnections count the new connections to each address and NodePort. They are empty without
+	// Config.Connections.
+	Connections
+	NodePortConnections
 	numSets
 )
 
@@ -70,6 +74,7 @@ type setSpec struct {
 	key      []field
 	data     []field // nil for a set
 	interval bool
+	counting bool   // each element counts the packets that match it
 	dynamic  bool   // the data path writes it, with timeouts
 	size     uint32 // bound of a dynamic set; others grow as needed
 	comment  string
@@ -115,6 +120,8 @@ func setSpecs() [numSets]setSpec {
 		Steered:                 {name: "steered", key: vip, comment: "left to the balancer behind the pod gateway"},
 		HostEndpoints:           {name: "host-endpoints", key: vip, data: endpoint, comment: "VIP to endpoint on the node itself"},
 		StickyDraws:             {name: "sticky-draws", key: program, data: program, comment: "sticky program to the draw of its endpoints"},
+		Connections:             {name: "connections", key: vip, counting: true, comment: "new connections to VIPs"},
+		NodePortConnections:     {name: "nodeport-connections", key: port, counting: true, comment: "new connections to NodePorts"},
 	}
 }
 
@@ -134,7 +141,7 @@ func (id SetID) shared() bool { return id == ClusterIPs || id == Hairpin }
 // others go without, to save kernel memory.
 func (id SetID) commented() bool {
 	switch id {
-	case Services, NodePorts, RejectServices, DropServices, RejectNodePorts, DropNodePorts:
+	case Services, NodePorts, RejectServices, DropServices, RejectNodePorts, DropNodePorts, Connections, NodePortConnections:
 		return true
 	}
 	return false

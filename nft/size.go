@@ -18,6 +18,9 @@ func (s *Service) Size() int {
 	for i := range s.Frontends {
 		f := &s.Frontends[i]
 		n += frontendSize(f)
+		if s.Counted {
+			n++
+		}
 		for _, v := range f.views() {
 			n += perSlot * len(s.endpoints(v))
 			if len(s.endpoints(v)) > 0 {

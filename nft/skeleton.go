@@ -24,6 +24,8 @@ type Config struct {
 	NodePortAll bool
 	// Beyond is about a balancer behind a device.
 	Beyond Beyond
+	// Connections counts new connections, for Services that are Counted.
+	Connections bool
 }
 
 // PodMatch tells packets of this node's pods. With the zero value no packet is one.
@@ -130,6 +132,14 @@ func (l lang) services(c Config) []Rule {
 	rules := []Rule{
 		{"", all(find(Services.String(), l.vip()...), one(goTo("run")))},
 		{"", all(l.toNodePort(c), find(NodePorts.String(), port()...), one(goTo("run")))},
+	}
+	if c.Connections {
+		// Sets of their own: an element of the maps is written anew when the number of endpoints changes, and would then
+		// count from 0. Only the first packet of a connection comes here.
+		rules = []Rule{
+			{"counts", in(Connections.String(), l.vip()...)}, rules[0],
+			{"counts", all(l.toNodePort(c), in(NodePortConnections.String(), port()...))}, rules[1],
+		}
 	}
 	if outside, ok := l.fromOutside(c); ok {
 		mark := Rule{"to a ClusterIP from outside the pods", all(in(ClusterIPs.String(), l.daddr()), outside, one(jump("masquerade-mark")))}

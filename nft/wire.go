@@ -70,6 +70,7 @@ func nfgenmsg(f Family) wire { return wire{byte(f), unix.NFNETLINK_V0, 0, 0} }
 // Attribute numbers that golang.org/x/sys/unix lacks (uapi/linux/netfilter/nf_tables.h).
 const (
 	nftaSetElemKeyEnd = 10
+	nftaSetExpr       = 17
 	nftaSetDescConcat = 2
 	nftaSetFieldLen   = 1
 	nftSetConcat      = 0x80 // Linux 5.6
@@ -138,6 +139,13 @@ func appendSet(w wire, f Family, s *setSpec, id uint32) wire {
 	}
 	if s.size > 0 || len(s.key) > 1 {
 		appendSetDesc(&w, f, s)
+	}
+	if s.counting {
+		// Each element that is added gets one of its own (Linux 5.7).
+		counter := w.open(nftaSetExpr)
+		w.name(unix.NFTA_EXPR_NAME, "counter")
+		w.close(w.open(unix.NFTA_EXPR_DATA))
+		w.close(counter)
 	}
 	if u := setUserdata(s); u != nil {
 		w.bytes(unix.NFTA_SET_USERDATA, u)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/proxier/build"
+	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
@@ -62,8 +63,8 @@ func (p *Proxier) tellAside(ctx context.Context, u *update, a *aside, err error)
 }
 
 // tooMany says what is too much about the frontends of a Service, before they are made.
-func (p *Proxier) tooMany(s *kube.Service) error {
-	limit := p.opt.Config.Own.MaxServiceElements
+func tooMany(own *config.Own, s *kube.Service) error {
+	limit := own.MaxServiceElements
 	addresses, frontends := build.Frontends(s)
 	switch {
 	case limit == 0:
@@ -76,8 +77,8 @@ func (p *Proxier) tooMany(s *kube.Service) error {
 }
 
 // tooLarge says what is too much about the size of a Service.
-func (p *Proxier) tooLarge(size int) error {
-	if limit := p.opt.Config.Own.MaxServiceElements; limit > 0 && size > limit {
+func tooLarge(own *config.Own, size int) error {
+	if limit := own.MaxServiceElements; limit > 0 && size > limit {
 		return fmt.Errorf("%d elements: at most %d of the kernel's tables are one Service's (maxServiceElements)", size, limit)
 	}
 	return nil

@@ -72,6 +72,7 @@ func (in inputs) family(f nft.Family) familySurroundings {
 		MasqueradeAll: in.config.MasqueradeAll,
 		NodePortAll:   in.nodePortAll(f),
 		Beyond:        in.beyondRules(f),
+		Connections:   in.config.Own.CountConnections,
 	}}
 	pods := in.pods(f)
 	out.config.Pods = in.podMatch(len(pods) > 0)

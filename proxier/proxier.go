@@ -65,11 +65,12 @@ type Proxier struct {
 	kicked   chan struct{}
 
 	// What other goroutines tell the loop.
-	tallies tallies
-	mu      sync.Mutex
-	drift   bool
-	local   []netip.Addr
-	links   links
+	tallies  tallies
+	counting sync.Mutex // held while counters of connections are read
+	mu       sync.Mutex
+	drift    bool
+	local    []netip.Addr
+	links    links
 
 	ignoring sync.Mutex
 	ignored  [2]uint32 // the ports that the watch does not report; guarded by ignoring

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/build"
+	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
@@ -89,7 +90,7 @@ func (p *Proxier) prepare(ctx context.Context, work pending) []*update {
 	var affected []kube.Name
 	for n := range work.services {
 		svc, _ := p.tracker.service(n)
-		if svc == nil || p.tooMany(svc) != nil {
+		if svc == nil || tooMany(&p.opt.Config.Own, svc) != nil {
 			affected = append(affected, p.index.Remove(n)...)
 		} else {
 			affected = append(affected, p.index.Set(n, svc.Created, build.Claims(svc))...)
@@ -116,18 +117,18 @@ func (p *Proxier) update(ctx context.Context, n kube.Name) *update {
 		delete(p.losses, n)
 		return u
 	}
-	if err := p.tooMany(svc); err != nil {
+	if err := tooMany(&p.opt.Config.Own, svc); err != nil {
 		p.leaveOut(ctx, u, asideTooLarge, 0, err)
 		return u
 	}
 	u.out = build.Build(build.Input{
 		Service: svc, Slices: endpoints, Node: build.Node(p.around.node),
-		Options: build.Options{FailOpenSourceRanges: !p.opt.Config.Own.StrictSourceRanges, Beyond: p.around.beyond},
+		Options: buildOptions(&p.opt.Config.Own, &p.around),
 		Lost:    p.index.Lost(n),
 	})
 	p.reportLosses(svc)
 	size := u.out.Size()
-	if err := p.tooLarge(size); err != nil {
+	if err := tooLarge(&p.opt.Config.Own, size); err != nil {
 		p.leaveOut(ctx, u, asideTooLarge, size, err)
 		return u
 	}
@@ -141,6 +142,11 @@ func (p *Proxier) update(ctx context.Context, n kube.Name) *update {
 		port.AffinitySize = uint32(p.opt.Config.Own.AffinityMapSize)
 	}
 	return u
+}
+
+// buildOptions are the operator's choices.
+func buildOptions(own *config.Own, around *surroundings) build.Options {
+	return build.Options{FailOpenSourceRanges: !own.StrictSourceRanges, CountConnections: own.CountConnections, Beyond: around.beyond}
 }
 
 // sync commits what the updates change. The tables are known.

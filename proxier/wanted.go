@@ -104,20 +104,24 @@ func (o *Observer) Wanted(families []nft.Family) ([]Wanted, error) {
 	index, services := build.NewIndex(), o.tracker.names()
 	slices.SortFunc(services, kube.Name.Compare)
 	for _, n := range services {
-		if svc, _ := o.tracker.service(n); svc != nil {
+		if svc, _ := o.tracker.service(n); svc != nil && tooMany(&o.config.Own, svc) == nil {
 			index.Set(n, svc.Created, build.Claims(svc))
 		}
 	}
 	for _, n := range services {
 		svc, endpoints := o.tracker.service(n)
-		if svc == nil {
-			continue // deleted meanwhile
+		if svc == nil || tooMany(&o.config.Own, svc) != nil {
+			continue // deleted meanwhile, or not served
 		}
-		ports := build.Build(build.Input{
+		built := build.Build(build.Input{
 			Service: svc, Slices: endpoints, Node: build.Node(around.node),
-			Options: build.Options{FailOpenSourceRanges: !o.config.Own.StrictSourceRanges, Beyond: around.beyond},
+			Options: buildOptions(&o.config.Own, &around),
 			Lost:    index.Lost(n),
-		}).Ports
+		})
+		if tooLarge(&o.config.Own, built.Size()) != nil {
+			continue
+		}
+		ports := built.Ports
 		for i := range ports {
 			ports[i].AffinitySize = uint32(o.config.Own.AffinityMapSize)
 			if j := slices.Index(families, ports[i].Family); j >= 0 {

@@ -148,6 +148,9 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	p.proxier = proxier.New(options)
 	p.sink.Sink = p.proxier.Sink()
 	p.metrics.JudgedFrom(p.proxier.Judged)
+	if cfg.Own.CountConnections {
+		p.metrics.ConnectionsFrom(p.proxier.Connections)
+	}
 	return p, nil
 }
 

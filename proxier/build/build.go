@@ -29,6 +29,8 @@ type Options struct {
 	// FailOpenSourceRanges is kube-proxy's reading of loadBalancerSourceRanges: a family in which there is no range
 	// is not restricted. Otherwise such a family admits nobody, if there is a range at all.
 	FailOpenSourceRanges bool
+	// CountConnections makes every Service Counted.
+	CountConnections bool
 	// Beyond is about a balancer behind a device, IPv4 first.
 	Beyond [2]Beyond
 }
@@ -151,6 +153,7 @@ func (b *builder) port(f nft.Family, i int, frontends []nft.Frontend, es []entry
 		Proto:     nft.Proto(sp.Proto),
 		Frontends: frontends,
 		Affinity:  b.Service.Affinity,
+		Counted:   b.Options.CountConnections,
 	}}
 	c := choose(es)
 	p.Served = c.served

@@ -75,6 +75,7 @@ localhostNodePorts: true
 affinityMapSize: 1000
 maxServiceElements: 5000
 maxElements: 0
+countConnections: true
 batchWindow: 5ms
 staleFlows: {tcp: true, sctp: false, reset: true}
 routing:
@@ -84,7 +85,7 @@ routing:
 
 func TestOwnSettings(t *testing.T) {
 	want := Own{
-		AffinityMapSize: 1000, MaxServiceElements: 5000, BatchWindow: 5 * time.Millisecond,
+		AffinityMapSize: 1000, MaxServiceElements: 5000, CountConnections: true, BatchWindow: 5 * time.Millisecond,
 		StaleFlows: StaleFlows{TCP: true, Reset: true},
 	}
 	for name, args := range map[string][]string{

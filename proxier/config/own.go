@@ -22,6 +22,8 @@ type Own struct {
 	// MaxServiceElements bounds the elements that one Service may ask for in both
 	// families, MaxElements those of all Services; 0 is no bound.
 	MaxServiceElements, MaxElements int
+	// CountConnections counts new connections to each address of each Service.
+	CountConnections bool
 	// BatchWindow is how far apart two transactions are at least.
 	BatchWindow time.Duration
 	// StaleFlows says which conntrack entries are deleted beside those of UDP.

@@ -30,6 +30,7 @@ type NFTProxyConfiguration struct {
 	AffinityMapSize    int               `json:"affinityMapSize" doc:"Clients remembered per Service port with session affinity, per family; more are balanced without being remembered. 1 to 16777216."`
 	MaxServiceElements int               `json:"maxServiceElements" doc:"Elements of the kernel's tables (some 100 bytes each) that one Service may ask for in both families, about frontends times endpoints; one that asks for more is not served. 0: no bound."`
 	MaxElements        int               `json:"maxElements" doc:"The same for all Services together; the youngest that do not fit are not served. 0: no bound."`
+	CountConnections   bool              `json:"countConnections" doc:"Count new connections to each address and NodePort of each Service: metric nftproxy_service_connections_total, see metrics.md for what it costs."`
 	BatchWindow        metav1.Duration   `json:"batchWindow" doc:"How far apart two transactions are at least: a change that comes alone goes at once, those of a burst together. 0s to 1s."`
 	StaleFlows         StaleFlowsSection `json:"staleFlows" doc:"Conntrack entries of endpoints that no longer serve; those of UDP are always deleted."`
 	Routing            routing.Config    `json:"routing" doc:"Addresses, routes and rules beside the balancing; see routing.md."`

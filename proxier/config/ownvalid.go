@@ -41,6 +41,7 @@ func parseOwn(d *NFTProxyConfiguration) (Own, field.ErrorList) {
 		AffinityMapSize:    d.AffinityMapSize,
 		MaxServiceElements: d.MaxServiceElements,
 		MaxElements:        d.MaxElements,
+		CountConnections:   d.CountConnections,
 		BatchWindow:        d.BatchWindow.Duration,
 		StaleFlows:         StaleFlows(d.StaleFlows),
 		Routing:            routes,

@@ -61,6 +61,10 @@ func everything(m *Metrics) {
 	m.JudgedFrom(func() []Judged {
 		return []Judged{{v1.IPv4Protocol, true, "no-endpoints", 8}, {v1.IPv6Protocol, false, "source-ranges", 9}}
 	})
+	m.ConnectionsFrom(func(fn func(Connected)) {
+		fn(Connected{v1.IPv4Protocol, "default", "web", "http", "TCP", "10.96.0.10:80", 10})
+		fn(Connected{v1.IPv4Protocol, "default", "web", "http", "TCP", ":30080", 11})
+	})
 	m.LocalhostFrom(func() Localhost {
 		return Localhost{ListenersIPv4: 1, ListenersIPv6: 2, Connections: 3, Clients: 4, Failures: 5, Refused: 6, Forgotten: 7}
 	})
@@ -127,6 +131,7 @@ nftproxy_refused_total counter {ip_family,reason}
 nftproxy_routing_entries gauge {object}
 nftproxy_routing_entries_wanted gauge {object}
 nftproxy_routing_repairs_total counter {object}
+nftproxy_service_connections_total counter {address,ip_family,namespace,port,protocol,service}
 nftproxy_service_set_aside gauge {namespace,reason,service}
 nftproxy_transaction_bytes_total counter {ip_family}
 nftproxy_transaction_duration_seconds histogram {ip_family} 15 buckets 5e-05..0.8192
@@ -160,6 +165,7 @@ func TestValues(t *testing.T) {
 		`nftproxy_conntrack_deleted_entries_total{ip_family="IPv4",reason="endpoint-gone"} 2`,
 		`kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv6"} 1`,
 		`nftproxy_conntrack_scanned_entries_total 100`,
+		`nftproxy_service_connections_total{address=":30080",ip_family="IPv4",namespace="default",port="http",protocol="TCP",service="web"} 11`,
 		`nftproxy_refused_total{ip_family="IPv4",reason="no-endpoints"} 8`,
 		`nftproxy_dropped_total{ip_family="IPv6",reason="source-ranges"} 9`,
 		`nftproxy_service_set_aside{namespace="default",reason="too-large",service="wide"} 1`,
