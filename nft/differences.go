@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math/bits"
 	"slices"
 	"strings"
@@ -80,7 +79,7 @@ func jumps(exprs []expr.Any, chain string) bool {
 }
 
 // Differences lists, in the order of their names, the chains, sets and programs that are not as this version writes them with a
-// configuration; it is empty when Reconcile would leave them alone. Elements of Services are not looked at.
+// configuration; it is empty when Reconcile would leave them alone. Of elements of Services only the programs are looked at.
 func (s *Snapshot) Differences(cfg Config) []string {
 	if !s.Exists {
 		return []string{"there is no table"}
@@ -92,13 +91,13 @@ func (s *Snapshot) Differences(cfg Config) []string {
 	}
 	affinities := s.Affinities()
 	want := Skeleton(s.Family, cfg)
-	programs := map[Program]bool{}
-	for _, p := range wantedBalancers(s.Content, nil) {
-		want = append(want, BalancerChain(s.Family, p))
-		programs[p] = true
-	}
-	for _, p := range wantedDraws(s.Content, nil) {
-		want = append(want, DrawChain(s.Family, p))
+	programs := s.named()
+	for p := range programs {
+		if p.Kind().IsDraw() {
+			want = append(want, DrawChain(s.Family, p))
+		} else {
+			want = append(want, BalancerChain(s.Family, p))
+		}
 	}
 	sets := map[string]bool{}
 	for _, a := range affinities {
@@ -157,28 +156,29 @@ func (s *Snapshot) diffChains(want []Chain, add func(string, ...any)) {
 	}
 }
 
-func (s *Snapshot) diffPrograms(balancers map[Program]bool, add func(string, ...any)) {
-	want := maps.Clone(balancers)
+func (s *Snapshot) diffPrograms(want map[Program]bool, add func(string, ...any)) {
 	for _, p := range policies() {
 		want[p] = true
 	}
 	for p := range want {
-		if !s.Programs[p] {
-			add("program %s is missing in map %s", p.Chain(), programsMap)
+		if !s.Leads(p) {
+			add("program %s is missing in map %s", p.Chain(), dispatcher(p))
 		}
 	}
-	for p := range balancers {
-		if !s.Balancers[p] {
-			add("program %s is missing in map %s", p.Chain(), balancersMap)
+}
+
+// named are the balancers and draws that elements name, and those that are there without.
+func (s *Snapshot) named() map[Program]bool {
+	out, decoder := map[Program]bool{}, NewDecoder(s.Family)
+	for _, p := range slices.Concat(wantedBalancers(s.Content, nil), wantedDraws(s.Content, nil)) {
+		out[p] = true
+	}
+	for i := range s.Elements {
+		if d, ok := decoder.Decode(&s.Elements[i]); ok && (d.Program.Kind().isBalancer() || d.Program.Kind().IsDraw()) {
+			out[d.Program] = true
 		}
 	}
-	drawn := map[Program]bool{}
-	for _, p := range s.draws() {
-		if !s.Draws[p] && !drawn[p] {
-			add("program %s is missing in map %s", p.Chain(), drawsMap)
-		}
-		drawn[p] = true
-	}
+	return out
 }
 
 // policies are the programs that every table has.

@@ -17,6 +17,7 @@
 // the first packet of a connection passes through here, and which is cleared in postrouting:
 //
 //	services   VIP                -> program     (what is to be done with this VIP)
+//	policies   program            -> jump chain  (which puts another program in its place; static)
 //	programs   program            -> goto chain  (static)
 //	cluster-3                       priority = random 0..2, then
 //	endpoints  VIP . slot         -> address . port, and DNAT

@@ -69,7 +69,7 @@ func TestDifferencesNameWhatDiffers(t *testing.T) {
 	cfg := Config{MasqueradeBit: 14, Pods: PodMatch{CIDRs: true}}
 	for _, c := range []struct{ command, want string }{
 		{"insert rule ip nftproxy services drop", "chain services has 4 rules, not 3"},
-		{"flush chain ip nftproxy run", "chain run has 0 rules, not 1"},
+		{"flush chain ip nftproxy run", "chain run has 0 rules, not 2"},
 		{"add chain ip nftproxy strange", "chain strange is not of this version"},
 		{"add set ip nftproxy odd { type ipv4_addr; }", "set odd is not of this version"},
 		{"delete element ip nftproxy programs { 100:3 }", "program cluster-3 is missing in map programs"},

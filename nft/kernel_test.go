@@ -139,7 +139,7 @@ func TestNFTPrintsAndLoads(t *testing.T) {
 			if d := DiffElements(c.Elements, wantedElements(sample(f), sampleNode(f))); d.Len() != 0 {
 				t.Errorf("config %+v: nft loaded other elements than it printed: %+v", cfg, d)
 			}
-			if !c.Programs[NewProgram(KindCluster, 3)] || !c.Balancers[NewProgram(KindAffinity, 1)] {
+			if !c.Programs[NewProgram(KindCluster, 3)] || !c.Programs[NewProgram(KindAffinity, 1)] || !c.Policies[NewProgram(KindExternal, 0)] {
 				t.Errorf("config %+v: nft loaded other programs than it printed: %v", cfg, c.Programs)
 			}
 			if got := snapshot(t, k, f).Config(); got != cfg.in(f) {

@@ -45,12 +45,12 @@ func TestManyStickyServices(t *testing.T) {
 	const n = 1400
 	programCrowd(t, k, crowd(n, 96, time.Hour), nil)
 	c := read(t, k, IPv4)
-	if want := n + len(policies()); len(c.Programs) != want || len(c.Balancers) != n {
-		t.Errorf("%d programs and %d balancers, want %d and %d", len(c.Programs), len(c.Balancers), want, n)
+	if len(c.Programs) != n || len(c.Policies) != len(policies()) {
+		t.Errorf("%d programs and %d policies, want %d and %d", len(c.Programs), len(c.Policies), n, len(policies()))
 	}
 	programCrowd(t, k, nil, nil)
-	if c := read(t, k, IPv4); len(c.Balancers) != 0 || len(c.Elements) != 0 {
-		t.Errorf("left behind: %d balancers, %d elements", len(c.Balancers), len(c.Elements))
+	if c := read(t, k, IPv4); len(c.Programs) != 0 || len(c.Elements) != 0 {
+		t.Errorf("left behind: %d programs, %d elements", len(c.Programs), len(c.Elements))
 	}
 }
 

@@ -9,7 +9,7 @@ func Model(f Family, cfg Config, services []*Service, node []Element) *Snapshot 
 	s := &Snapshot{
 		Content: &Content{
 			Family: f, Exists: true, Chains: map[string]ChainContent{}, Sets: map[string]SetContent{},
-			Elements: wantedElements(services, node), Programs: map[Program]bool{}, Balancers: map[Program]bool{}, Draws: map[Program]bool{},
+			Elements: wantedElements(services, node), Policies: map[Program]bool{}, Programs: map[Program]bool{}, Draws: map[Program]bool{},
 		},
 		Rules: map[string][]Rule{},
 	}
@@ -18,10 +18,10 @@ func Model(f Family, cfg Config, services []*Service, node []Element) *Snapshot 
 	}
 	chains := Skeleton(f, cfg)
 	for _, p := range policies() {
-		s.Programs[p] = true
+		s.Policies[p] = true
 	}
 	for _, p := range wantedBalancers(s.Content, services) {
-		s.Programs[p], s.Balancers[p] = true, true
+		s.Programs[p] = true
 		chains = append(chains, BalancerChain(f, p))
 	}
 	for _, p := range wantedDraws(s.Content, services) {
@@ -34,7 +34,7 @@ func Model(f Family, cfg Config, services []*Service, node []Element) *Snapshot 
 			spec := affinitySpec(a)
 			s.Sets[spec.name] = spec.content(f)
 			for _, p := range a.programs() {
-				s.Programs[p], s.Balancers[p] = true, true
+				s.Programs[p] = true
 			}
 		}
 	}

@@ -92,6 +92,9 @@ func (k Kind) IsNodePort() bool { return k&nodePortBit != 0 }
 // IsAffinity tells the kinds whose argument is an affinity number.
 func (k Kind) IsAffinity() bool { return k == KindAffinity || k == KindNodePortAffinity }
 
+// isBalancer tells the kinds whose argument is how many endpoints they choose from.
+func (k Kind) isBalancer() bool { return k&^nodePortBit == KindCluster || k&^nodePortBit == KindLocal }
+
 // IsDraw tells the kinds that draw an endpoint's id for an affinity.
 func (k Kind) IsDraw() bool { return k&^nodePortBit == KindDraw || k&^nodePortBit == KindDrawLocal }
 

@@ -28,10 +28,32 @@ type Content struct {
 	Sets map[string]SetContent
 	// Elements of the sets in SetID order. Interval sets have theirs as ranges.
 	Elements []Element
-	// Programs are the keys of the verdict maps programs, balancers and draws.
-	Programs  map[Program]bool
-	Balancers map[Program]bool
-	Draws     map[Program]bool
+	// Policies, Programs and Draws are the keys of the verdict maps of these names.
+	Policies map[Program]bool
+	Programs map[Program]bool
+	Draws    map[Program]bool
+}
+
+// Leads tells whether the verdict map of the program's kind leads to its chain.
+func (c *Content) Leads(p Program) bool {
+	switch {
+	case p.Kind().IsPolicy():
+		return c.Policies[p]
+	case p.Kind().IsDraw():
+		return c.Draws[p]
+	}
+	return c.Programs[p]
+}
+
+// dispatcher is the verdict map of the program's kind.
+func dispatcher(p Program) string {
+	switch {
+	case p.Kind().IsPolicy():
+		return policiesMap
+	case p.Kind().IsDraw():
+		return drawsMap
+	}
+	return programsMap
 }
 
 // ChainContent is a chain as the kernel has it.
@@ -95,7 +117,7 @@ func (c *Content) equal(o *Content) bool {
 	}
 	return c != nil && c.Exists == o.Exists && c.Dormant == o.Dormant && slices.Equal(c.Elements, o.Elements) &&
 		maps.EqualFunc(c.Chains, o.Chains, sameChain) && maps.Equal(c.Sets, o.Sets) &&
-		maps.Equal(c.Programs, o.Programs) && maps.Equal(c.Balancers, o.Balancers) && maps.Equal(c.Draws, o.Draws)
+		maps.Equal(c.Policies, o.Policies) && maps.Equal(c.Programs, o.Programs) && maps.Equal(c.Draws, o.Draws)
 }
 
 // Generation returns the id of the ruleset's generation in this network namespace; each commit, anyone's, ends one.
@@ -114,7 +136,7 @@ func (k *Kernel) Generation() (uint32, error) {
 
 func (k *Kernel) read(f Family) (*Content, error) {
 	c := &Content{Family: f, Chains: map[string]ChainContent{}, Sets: map[string]SetContent{},
-		Programs: map[Program]bool{}, Balancers: map[Program]bool{}, Draws: map[Program]bool{}}
+		Policies: map[Program]bool{}, Programs: map[Program]bool{}, Draws: map[Program]bool{}}
 	err := k.request(unix.NFT_MSG_GETTABLE, 0, tableRequest(f, unix.NFTA_TABLE_NAME), func(a *netlink.AttributeDecoder) {
 		if a.Type() == unix.NFTA_TABLE_FLAGS {
 			c.Dormant = a.Uint32()&tableDormant != 0
@@ -270,8 +292,8 @@ func (s *SetContent) decode(a *netlink.AttributeDecoder) {
 // declares it nothing is read: its elements would not be understood.
 func (k *Kernel) readElements(c *Content) error {
 	c.Elements = nil
+	clear(c.Policies)
 	clear(c.Programs)
-	clear(c.Balancers)
 	clear(c.Draws)
 	specs := setSpecs()
 	for id := range specs {
@@ -283,7 +305,7 @@ func (k *Kernel) readElements(c *Content) error {
 			return fmt.Errorf("elements of %s: %w", specs[id].name, err)
 		}
 	}
-	for name, programs := range map[string]map[Program]bool{programsMap: c.Programs, balancersMap: c.Balancers, drawsMap: c.Draws} {
+	for name, programs := range map[string]map[Program]bool{policiesMap: c.Policies, programsMap: c.Programs, drawsMap: c.Draws} {
 		if _, ok := c.Sets[name]; !ok {
 			continue
 		}

@@ -162,8 +162,8 @@ func staticSets() []setSpec {
 	specs := setSpecs()
 	program, verdict := []field{fieldClassID}, []field{fieldVerdict}
 	return append(specs[:],
+		setSpec{name: policiesMap, key: program, data: verdict, comment: "policy to chain"},
 		setSpec{name: programsMap, key: program, data: verdict, comment: "program to chain"},
-		setSpec{name: balancersMap, key: program, data: verdict, comment: "those that end in DNAT"},
 		setSpec{name: drawsMap, key: program, data: verdict, comment: "draws of sticky views"})
 }
 
@@ -179,10 +179,6 @@ func (t *Table) build(b *Batch, c *Content, cfg Config, want []*Service) {
 		}
 	}
 	skeleton := Skeleton(t.Family, cfg)
-	policies := []Program{}
-	for _, k := range []Kind{KindExternal, KindExternalLocal, KindNodePortExternal, KindNodePortExternalLocal} {
-		policies = append(policies, NewProgram(k, 0))
-	}
 	balancers := wantedBalancers(c, want)
 	chains := skeleton
 	for _, p := range balancers {
@@ -195,8 +191,8 @@ func (t *Table) build(b *Batch, c *Content, cfg Config, want []*Service) {
 		t.draws[p] = true
 	}
 	b.fixChains(c, chains)
-	b.dispatchTo(t.Family, programsMap, missing(slices.Concat(policies, balancers), c.Programs), false)
-	b.dispatchTo(t.Family, balancersMap, missing(balancers, c.Balancers), false)
+	b.dispatchTo(t.Family, policiesMap, missing(policies(), c.Policies), false)
+	b.dispatchTo(t.Family, programsMap, missing(balancers, c.Programs), false)
 	b.dispatchTo(t.Family, drawsMap, missing(draws, c.Draws), false)
 }
 
@@ -204,8 +200,8 @@ func (t *Table) build(b *Batch, c *Content, cfg Config, want []*Service) {
 // remove them would cost more than to keep them.
 func wantedBalancers(c *Content, want []*Service) []Program {
 	set := map[Program]bool{}
-	for p := range c.Balancers {
-		if _, ok := c.Chains[p.Chain()]; ok && !p.Kind().IsAffinity() && !p.Kind().IsPolicy() && !p.Kind().IsDraw() {
+	for p := range c.Programs {
+		if _, ok := c.Chains[p.Chain()]; ok && p.Kind().isBalancer() {
 			set[p] = true
 		}
 	}
@@ -291,8 +287,8 @@ func (t *Table) removeForeign(c *Content, cfg Config) []*Batch {
 	}
 	unmap, remove := &Batch{}, &Batch{}
 	stale := func(p Program, _ bool) bool { return !known[p.Chain()] }
-	unmap.dispatchTo(t.Family, programsMap, filterKeys(c.Programs, stale), true)
-	unmap.dispatchTo(t.Family, balancersMap, filterKeys(c.Balancers, stale), true)
+	staleProgram := func(p Program, _ bool) bool { return !known[p.Chain()] || p.Kind().IsPolicy() } // policies of before
+	unmap.dispatchTo(t.Family, programsMap, filterKeys(c.Programs, staleProgram), true)
 	unmap.dispatchTo(t.Family, drawsMap, filterKeys(c.Draws, stale), true)
 	chains := slices.DeleteFunc(slices.Sorted(maps.Keys(c.Chains)), func(n string) bool { return known[n] })
 	for _, name := range chains {

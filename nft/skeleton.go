@@ -59,12 +59,12 @@ const (
 )
 
 // Verdict maps. They hold one element per program, and none per Service, because to add an element whose
-// datum is a verdict makes the kernel validate the whole table. Policies jump through balancers, which lacks
-// them, and sticky chains through draws, which has nothing else: the kernel refuses a graph of jumps with a cycle (EMLINK).
+// datum is a verdict makes the kernel validate the whole table. Then it walks each of them once for every way that leads
+// to it: so a policy does not go on to what it chose, but comes back with it.
 const (
-	programsMap  = "programs"
-	balancersMap = "balancers"
-	drawsMap     = "draws"
+	policiesMap = "policies" // to jump to: they leave the program of the view in the priority
+	programsMap = "programs" // all that end in DNAT
+	drawsMap    = "draws"    // for sticky chains, which are in programs: the kernel refuses a cycle (EMLINK)
 )
 
 // Skeleton returns the chains that every table has, callees before callers. It depends on nothing but its arguments.
@@ -74,7 +74,6 @@ func Skeleton(f Family, c Config) []Chain {
 		{Name: "masquerade-mark", Rules: []Rule{{"", all(key([]load{meta(expr.MetaKeyMARK)}), one(
 			mask(^c.mark(), c.mark()), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}))}}},
 		{Name: "refuse", Rules: refuse(f)},
-		{Name: "balance", Rules: []Rule{{"the balancer that a policy chose", dispatch(balancersMap)}}},
 	}
 	for _, k := range []Kind{KindAffinity, KindNodePortAffinity} {
 		chains = append(chains, l.stickyChains(k)...)
@@ -86,7 +85,10 @@ func Skeleton(f Family, c Config) []Chain {
 		chains = append(chains, Chain{Name: k.chain(), Rules: l.externalLocal(k, c)})
 	}
 	chains = append(chains,
-		Chain{Name: "run", Rules: []Rule{{"the program that the VIP is mapped to", dispatch(programsMap)}}},
+		Chain{Name: "run", Rules: []Rule{
+			{"a policy, which puts a program in its place", dispatch(policiesMap)},
+			{"what ends in DNAT", dispatch(programsMap)},
+		}},
 		Chain{Name: "services", Rules: l.services(c)},
 		Chain{Name: "source-ranges", Rules: l.sourceRanges()},
 		Chain{Name: "unserved", Rules: l.unserved()},
@@ -180,7 +182,7 @@ func (l lang) toNodePort(c Config) []expr.Any {
 	return in(NodePortAddresses.String(), l.daddr())
 }
 
-// viewMaps are the maps of a policy from what is addressed to the balancers of its views.
+// viewMaps are the maps of a policy from what is addressed to the programs of its views.
 func (l lang) viewMaps(k Kind) (cluster, local string, fields []load) {
 	if k.IsNodePort() {
 		return NodePortClusterPrograms.String(), NodePortLocalPrograms.String(), port()
@@ -193,14 +195,14 @@ func (l lang) external(k Kind) []Rule {
 	cluster, _, fields := l.viewMaps(k)
 	return []Rule{
 		{"", one(jump("masquerade-mark"))},
-		{"", all(find(cluster, fields...), one(goTo("balance")))},
+		{"", find(cluster, fields...)},
 	}
 }
 
 // externalLocal is externalTrafficPolicy Local: it concerns what comes from outside the cluster only.
 func (l lang) externalLocal(k Kind, c Config) []Rule {
 	cluster, local, fields := l.viewMaps(k)
-	toCluster := all(find(cluster, fields...), one(goTo("balance")))
+	toCluster := all(find(cluster, fields...), one(verdict(expr.VerdictReturn, "")))
 	var rules []Rule
 	if pods, ok := l.fromPods(c); ok {
 		rules = append(rules, Rule{"pods of this node get any endpoint", all(pods, toCluster)})
@@ -208,7 +210,7 @@ func (l lang) externalLocal(k Kind, c Config) []Rule {
 	return append(rules,
 		Rule{"the node itself too", all(fibLocal(true), one(jump("masquerade-mark")))},
 		Rule{"", all(fibLocal(true), toCluster)},
-		Rule{"others get a local one and keep their address", all(find(local, fields...), one(goTo("balance")))})
+		Rule{"others get a local one and keep their address", find(local, fields...)})
 }
 
 // sourceRanges drops what loadBalancerSourceRanges do not admit.

@@ -74,7 +74,7 @@ func (t *Table) Discard() {
 func (t *Table) Require(b *Batch, s *Service) {
 	for _, p := range s.Balancers() {
 		if t.requireChain(b, t.balancers, p, BalancerChain) {
-			t.dispatch(b, []Program{p}, false)
+			b.dispatchTo(t.Family, programsMap, []Program{p}, false)
 		}
 	}
 	for _, a := range s.Affinities() {
@@ -98,12 +98,6 @@ func (t *Table) requireChain(b *Batch, have map[Program]bool, p Program, chain f
 	return true
 }
 
-// dispatch enters programs in, or removes them from, both verdict maps.
-func (t *Table) dispatch(b *Batch, ps []Program, deletion bool) {
-	b.dispatchTo(t.Family, programsMap, ps, deletion)
-	b.dispatchTo(t.Family, balancersMap, ps, deletion)
-}
-
 // requireAffinity makes, or brings up to date, the chains of a sticky view. Rules are replaced as a whole, which is for
 // another timeout or the first NodePort only: they are few, and the client map stays.
 func (t *Table) requireAffinity(b *Batch, a Affinity) {
@@ -123,7 +117,7 @@ func (t *Table) requireAffinity(b *Batch, a Affinity) {
 		spec := affinitySpec(a)
 		b.addSet(t.Family, &spec)
 		b.AddChains(t.Family, a.Chains(t.Family))
-		t.dispatch(b, a.programs(), false)
+		b.dispatchTo(t.Family, programsMap, a.programs(), false)
 		return
 	}
 	t.replaceAffinity(b, was, a)
@@ -135,7 +129,7 @@ func (t *Table) replaceAffinity(b *Batch, was, a Affinity) {
 		chain := a.chain(lang{t.Family}, p)
 		if !slices.Contains(had, p) {
 			b.AddChains(t.Family, []Chain{chain})
-			t.dispatch(b, []Program{p}, false)
+			b.dispatchTo(t.Family, programsMap, []Program{p}, false)
 			continue
 		}
 		b.flushChain(t.Family, chain.Name)
@@ -161,7 +155,7 @@ func (t *Table) Release(b *Batch, owners []string) {
 		}
 		a, known := t.affinities[id]
 		if known {
-			t.dispatch(b, a.programs(), true)
+			b.dispatchTo(t.Family, programsMap, a.programs(), true)
 		}
 		t.pending = append(t.pending, func() {
 			delete(t.numbers, owner)

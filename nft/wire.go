@@ -308,14 +308,18 @@ func (w *wire) datum(typ uint16, v string) {
 	w.close(d)
 }
 
-// appendDispatch appends an element of a verdict map: program, goto its chain.
+// appendDispatch appends an element of a verdict map: program, goto its chain, or jump where it is a policy.
 func (w *wire) appendDispatch(p Program, deletion bool) {
 	elem := w.open(unix.NFTA_LIST_ELEM)
 	w.datum(unix.NFTA_SET_ELEM_KEY, string(appendClassID(nil, uint32(p))))
 	if !deletion {
 		data := w.open(unix.NFTA_SET_ELEM_DATA)
 		v := w.open(unix.NFTA_DATA_VERDICT)
-		w.u32(unix.NFTA_VERDICT_CODE, uint32(0xffffffff&int64(unix.NFT_GOTO)))
+		code := int64(unix.NFT_GOTO)
+		if p.Kind().IsPolicy() {
+			code = unix.NFT_JUMP
+		}
+		w.u32(unix.NFTA_VERDICT_CODE, uint32(0xffffffff&code))
 		w.name(unix.NFTA_VERDICT_CHAIN, p.Chain())
 		w.close(v)
 		w.close(data)

@@ -68,7 +68,9 @@ func (r *run) lookup(e *expr.Lookup, s *state, did *step) {
 	if decl.DataType == unix.NFT_DATA_VERDICT {
 		p := nft.Program(binary.NativeEndian.Uint32([]byte(h.key)))
 		if h.found = r.programs(e.SetName)[p]; h.found {
-			did.action.verdict, did.action.target = goTo, p.Chain()
+			if did.action.verdict, did.action.target = goTo, p.Chain(); p.Kind().IsPolicy() {
+				did.action.verdict = jump
+			}
 		}
 	} else {
 		h.data, h.found = r.datum(e.SetName, h.key, s)
@@ -84,12 +86,12 @@ func (r *run) lookup(e *expr.Lookup, s *state, did *step) {
 
 func (m *machine) programs(set string) map[nft.Program]bool {
 	switch set {
-	case "programs":
-		return m.snapshot.Programs
+	case "policies":
+		return m.snapshot.Policies
 	case "draws":
 		return m.snapshot.Draws
 	}
-	return m.snapshot.Balancers
+	return m.snapshot.Programs
 }
 
 // datum looks a key up in a set or map of data.

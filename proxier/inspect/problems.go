@@ -59,7 +59,7 @@ func (c *collector) problems(f *front) (out []string) {
 		if p == 0 {
 			continue
 		}
-		if p != f.program && !c.snapshot.Balancers[p] || p == f.program && !c.snapshot.Programs[p] {
+		if !c.snapshot.Leads(p) {
 			add("program %s does not exist", p.Chain())
 		}
 		c.slotProblems(p, f, add)

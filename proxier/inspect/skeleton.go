@@ -30,17 +30,11 @@ func (c *comparison) skeleton() {
 			c.tell(sticky, name, text)
 		}
 	}
-	for p := range model.Programs {
-		switch {
-		case !c.s.Programs[p]:
-			c.tell(sticky, p.Chain(), fmt.Sprintf("map programs does not lead to chain %s", p.Chain()))
-		case model.Balancers[p] && !c.s.Balancers[p]:
-			c.tell(sticky, p.Chain(), fmt.Sprintf("map balancers does not lead to chain %s", p.Chain()))
-		}
-	}
-	for p := range model.Draws {
-		if !c.s.Draws[p] {
-			c.tell(sticky, p.Chain(), fmt.Sprintf("map draws does not lead to chain %s", p.Chain()))
+	for name, programs := range map[string]map[nft.Program]bool{"policies": model.Policies, "programs": model.Programs, "draws": model.Draws} {
+		for p := range programs {
+			if !c.s.Leads(p) {
+				c.tell(sticky, p.Chain(), fmt.Sprintf("map %s does not lead to chain %s", name, p.Chain()))
+			}
 		}
 	}
 	// What is known without the Services: sets, and chains of earlier numbers of endpoints, which stay.
