@@ -10,7 +10,7 @@ MODULE  := github.com/nftproxy/nftproxy
 INFO    := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(INFO).gitVersion=$(VERSION) -X $(INFO).gitCommit=$(COMMIT) -X $(INFO).gitTreeState=archive
 
-.PHONY: all build image deps test demo oracle bench bench-quick cluster cluster-down lint fmt peers clean e2e-smoke e2e-upstream e2e-kind version
+.PHONY: all build image deps test demo oracle bench bench-quick cluster cluster-down e2e-life lint fmt peers clean e2e-smoke e2e-upstream e2e-kind version
 
 all: build
 
@@ -82,6 +82,14 @@ cluster: deps peers image
 
 cluster-down:
 	go run ./e2e/cluster down
+
+# Life in such a cluster under load: from kube-proxy to nftproxy and back, rolling updates, a drained node. Ten minutes, not
+# part of make test.
+e2e-life: deps peers image
+	e2e/cluster/deps.sh
+	e2e/peers/build-cluster.sh
+	@trap 'go run ./e2e/cluster -dir /tmp/nftproxy-life down' EXIT; \
+	go run ./e2e/cluster -dir /tmp/nftproxy-life -proxy kube-proxy up && go run ./e2e/cluster -dir /tmp/nftproxy-life life
 
 lint:
 	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); \

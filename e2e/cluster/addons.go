@@ -36,6 +36,7 @@ func render(text string, control node) (string, error) {
 		"DNS4":     lab.ClusterIP(lab.IPv4, dnsIndex).String(),
 		"DNS6":     lab.ClusterIP(lab.IPv6, dnsIndex).String(),
 		"PodRange": both(podRange),
+		"Web4":     webIP(lab.IPv4), "Web6": webIP(lab.IPv6), "Pod": podImage,
 	})
 	return out.String(), err
 }
@@ -68,7 +69,7 @@ spec:
 
 // kubectl runs kubectl as the administrator, from the client's namespace.
 func (d dir) kubectl(stdin string, args ...string) (string, error) {
-	return output(stdin, append([]string{"nsenter", "--net=/run/netns/" + clientNetns,
+	return output(stdin, append([]string{"nsenter", "--net=/run/netns/" + d.clientNetns(),
 		d.file("bin", "kubectl"), "--kubeconfig=" + d.adminConfig()}, args...)...)
 }
 

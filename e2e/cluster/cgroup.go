@@ -21,6 +21,7 @@ import (
 type cgroups struct {
 	mounts []string
 	v2     bool
+	all    []string // with version 2 beside version 1, where runc makes groups too
 }
 
 // findCgroups reads them from the text of /proc/self/mountinfo.
@@ -34,6 +35,7 @@ func findCgroups(mountinfo string) (c cgroups, err error) {
 			v2 = append(v2, m.at)
 		}
 	}
+	c.all = append(v2, c.mounts...)
 	if len(c.mounts) == 0 {
 		c.mounts, c.v2 = v2, true
 	}
@@ -127,7 +129,7 @@ func members(top string) (pids []int) {
 // them: a process leaves its group by nothing but root's own will.
 func (c cgroups) remove(group string, within time.Duration) error {
 	deadline := time.Now().Add(within)
-	for _, m := range c.mounts {
+	for _, m := range c.all {
 		top := filepath.Join(m, group)
 		for {
 			pids := members(top)

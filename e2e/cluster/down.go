@@ -59,10 +59,10 @@ func down(d dir) error {
 		return err
 	}
 	// First the processes: they would make anew what goes next.
-	if err := c.remove(cgroupName, 30*time.Second); err != nil {
+	if err := c.remove(d.name(), 30*time.Second); err != nil {
 		return err
 	}
-	if err := removeNamespaces(); err != nil {
+	if err := d.removeNamespaces(); err != nil {
 		return err
 	}
 	if err := d.removeStrays(); err != nil {
@@ -78,12 +78,15 @@ func down(d dir) error {
 }
 
 // removeNamespaces removes ours; interfaces, routes and rules go with them.
-func removeNamespaces() error {
-	all, err := filepath.Glob("/run/netns/" + netnsPrefix + "*")
+func (d dir) removeNamespaces() error {
+	all, err := filepath.Glob("/run/netns/" + d.name() + "-*")
 	if err != nil {
 		return err
 	}
 	for _, path := range all {
+		if !d.netnsName().MatchString(filepath.Base(path)) {
+			continue
+		}
 		if err := run("ip", "netns", "delete", filepath.Base(path)); err != nil {
 			return err
 		}
@@ -95,7 +98,7 @@ func removeNamespaces() error {
 var shimSocket = regexp.MustCompile(`unix://(/run/containerd/s/[0-9a-f]+)`)
 
 // removeStrays removes what lies outside of the directory whatever the configuration says: the sockets of shims below
-// /run/containerd/s, and the kubelets' links to logs in /var/log/containers.
+// /run/containerd/s, the kubelets' links to logs in /var/log/containers, and what libcni remembers of pods.
 func (d dir) removeStrays() error {
 	var sockets []string
 	err := filepath.WalkDir(d.file(), func(path string, e fs.DirEntry, err error) error {
@@ -128,8 +131,17 @@ func (d dir) removeStrays() error {
 			os.Remove(l)
 		}
 	}
+	// The name of the network, the container's ID, the interface.
+	id := strings.Repeat("[0-9a-f]", 64)
+	results, _ := filepath.Glob("/var/lib/cni/results/" + d.name() + "-" + id + "-*")
+	for _, r := range results {
+		os.Remove(r)
+	}
 	// Only if they are empty now.
-	for _, at := range []string{"/var/log/containers", "/run/containerd/s", "/run/containerd"} {
+	for _, at := range []string{
+		"/var/log/containers", "/run/containerd/s", "/run/containerd", "/var/lib/cni/results", "/var/lib/cni",
+		"/var/lib/kubelet/device-plugins", "/var/lib/kubelet",
+	} {
 		os.Remove(at)
 	}
 	return nil

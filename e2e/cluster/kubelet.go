@@ -39,6 +39,7 @@ netns_mounts_under_state_dir = true
 enable_cdi = false
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ['{{.CNI}}']
+use_internal_loopback = true
 conf_dir = '{{.Dir}}/cni'
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
 runtime_type = 'io.containerd.runc.v2'
@@ -124,7 +125,7 @@ func cniConfig(n node, state string) ([]byte, error) {
 	}
 	config := object{
 		"cniVersion": "1.0.0",
-		"name":       "pods",
+		"name":       n.Cluster, // libcni keeps results by it, in /var/lib/cni/results
 		"plugins": []any{
 			object{
 				"type": "ptp", "ipMasq": false, "mtu": 1500,

@@ -8,8 +8,10 @@
 //	cluster [-dir D] [-proxy nftproxy|kube-proxy|none] [-workers N] up    starts it, and returns when pods resolve names
 //	cluster [-dir D] down                                                 removes it without a trace
 //	cluster [-dir D] load ARCHIVE...                                      brings images to all nodes
+//	cluster [-dir D] life                                                 lives through updates and moves under load; the
+//	                                                                      cluster must have kube-proxy
 //
-// One at a time runs on a machine, since the names of its namespaces and cgroups are fixed.
+// The last part of the directory's path is the cluster's name: all that it makes outside of the directory is called by it.
 package main
 
 import (
@@ -18,6 +20,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 )
 
 func main() {
@@ -38,7 +41,7 @@ func command(args []string) error {
 		return err
 	}
 	if flags.NArg() == 0 {
-		return errors.New("up, down or load")
+		return errors.New("up, down, load or life")
 	}
 	verb := flags.Arg(0)
 	if err := flags.Parse(flags.Args()[1:]); err != nil {
@@ -49,6 +52,9 @@ func command(args []string) error {
 		return err
 	}
 	o.dir = dir(full)
+	if !dirName.MatchString(o.dir.name()) {
+		return fmt.Errorf("-dir %s: its last part must be nftproxy-SOMETHING, as names of namespaces and cgroups begin with it", full)
+	}
 	switch verb {
 	case "up":
 		if o.repository, err = repository(); err != nil {
@@ -61,11 +67,19 @@ func command(args []string) error {
 		return nil
 	case "down":
 		return down(o.dir)
+	case "life":
+		if o.repository, err = repository(); err != nil {
+			return err
+		}
+		return life(o)
 	case "load":
-		return forAll(planNodes(o.workers), func(n node) error { return o.dir.load(n, flags.Args()...) })
+		return forAll(planNodes(o.dir.name(), o.workers), func(n node) error { return o.dir.load(n, flags.Args()...) })
 	}
-	return fmt.Errorf("%s: up, down or load", verb)
+	return fmt.Errorf("%s: up, down, load or life", verb)
 }
+
+// dirName is what a cluster may be called.
+var dirName = regexp.MustCompile(`^nftproxy-[a-z0-9-]+$`)
 
 // repository is the root of this repository, found upwards from the working directory.
 func repository() (string, error) {

@@ -11,15 +11,9 @@ import (
 	"github.com/nftproxy/nftproxy/e2e/lab"
 )
 
-// The namespaces beside the nodes': the switch joins them, the client is outside of the cluster.
-const (
-	switchNetns = netnsPrefix + "switch"
-	clientNetns = netnsPrefix + "client"
-)
-
 // buildNetwork makes the namespaces and joins them.
-func buildNetwork(nodes []node) error {
-	for _, ns := range append(netnsOf(nodes), switchNetns, clientNetns) {
+func buildNetwork(d dir, nodes []node) error {
+	for _, ns := range append(netnsOf(nodes), d.switchNetns(), d.clientNetns()) {
 		if err := run("ip", "netns", "add", ns); err != nil {
 			return err
 		}
@@ -30,14 +24,14 @@ func buildNetwork(nodes []node) error {
 			return err
 		}
 	}
-	if err := buildSwitch(); err != nil {
+	if err := buildSwitch(d.switchNetns()); err != nil {
 		return err
 	}
 	for _, n := range nodes {
 		if err := sysctls(n.netns(), routerSysctls()); err != nil {
 			return err
 		}
-		if err := attach(n.netns(), fmt.Sprintf("port%d", n.Index), n.ip); err != nil {
+		if err := attach(d, n.netns(), fmt.Sprintf("port%d", n.Index), n.ip); err != nil {
 			return err
 		}
 		if err := ipBatch(n.netns(), routes(nodes, n.Name)...); err != nil {
@@ -45,10 +39,10 @@ func buildNetwork(nodes []node) error {
 		}
 	}
 	client := func(f lab.Family) netip.Addr { return lab.ClientIP(f, 1) }
-	if err := attach(clientNetns, "client", client); err != nil {
+	if err := attach(d, d.clientNetns(), "client", client); err != nil {
 		return err
 	}
-	return ipBatch(clientNetns, routes(nodes, "")...)
+	return ipBatch(d.clientNetns(), routes(nodes, "")...)
 }
 
 // netnsOf are the names of the nodes' namespaces.
@@ -61,20 +55,20 @@ func netnsOf(nodes []node) (names []string) {
 
 // buildSwitch makes the bridge of the node network. It forwards nothing: what it has no route for is answered with ICMP
 // unreachable.
-func buildSwitch() error {
-	if err := sysctls(switchNetns, routerSysctls()); err != nil {
+func buildSwitch(ns string) error {
+	if err := sysctls(ns, routerSysctls()); err != nil {
 		return err
 	}
 	lines := []string{"link add br0 type bridge mcast_snooping 0", "link set br0 up"}
 	for _, f := range lab.Families() {
 		lines = append(lines, fmt.Sprintf("addr add %s/%d dev br0 nodad", lab.GatewayIP(f), lab.NodeCIDR(f).Bits()))
 	}
-	return ipBatch(switchNetns, lines...)
+	return ipBatch(ns, lines...)
 }
 
 // attach joins a namespace to the node network as eth0.
-func attach(ns, port string, ip func(lab.Family) netip.Addr) error {
-	err := ipBatch(switchNetns, fmt.Sprintf("link add %s master br0 type veth peer name eth0 netns %s", port, ns),
+func attach(d dir, ns, port string, ip func(lab.Family) netip.Addr) error {
+	err := ipBatch(d.switchNetns(), fmt.Sprintf("link add %s master br0 type veth peer name eth0 netns %s", port, ns),
 		"link set "+port+" up")
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 
 func TestNodesAreSpreadOverZones(t *testing.T) {
 	zones := map[string]int{}
-	for i, n := range planNodes(3) {
+	for i, n := range planNodes("nftproxy-x", 3) {
 		zones[n.Zone]++
 		if n.Index != i+1 {
 			t.Errorf("%s has index %d", n.Name, n.Index)
@@ -59,7 +59,7 @@ func TestLibraries(t *testing.T) {
 }
 
 func TestRoutesLeadToAllOthers(t *testing.T) {
-	nodes := planNodes(3)
+	nodes := planNodes("nftproxy-x", 3)
 	for _, n := range nodes {
 		all := strings.Join(routes(nodes, n.Name), "\n")
 		for _, other := range nodes {
@@ -95,9 +95,9 @@ func TestLayerHasParents(t *testing.T) {
 
 // Every document of every manifest and configuration parses, for every node.
 func TestTemplatesRender(t *testing.T) {
-	nodes := planNodes(3)
+	nodes := planNodes("nftproxy-x", 3)
 	texts := map[string]string{"nodes": nodeObjects(nodes)}
-	for name, text := range map[string]string{"addons": addonsText, "kube-proxy": kubeProxyText} {
+	for name, text := range map[string]string{"addons": addonsText, "kube-proxy": kubeProxyText, "life": lifeText} {
 		out, err := render(text, nodes[0])
 		if err != nil {
 			t.Fatal(err)
@@ -124,6 +124,21 @@ func TestTemplatesRender(t *testing.T) {
 			if object != nil && object["kind"] == nil {
 				t.Errorf("%s: a document without kind:\n%s", name, doc)
 			}
+		}
+	}
+}
+
+func TestNamesOfNamespaces(t *testing.T) {
+	d := dir("/tmp/nftproxy-cluster")
+	for _, n := range planNodes(d.name(), 12) {
+		if !d.netnsName().MatchString(n.netns()) {
+			t.Errorf("%s is not seen as ours", n.netns())
+		}
+	}
+	other := dir("/tmp/nftproxy-cluster-2")
+	for _, ns := range []string{planNodes(other.name(), 1)[1].netns(), other.clientNetns(), "nftproxy-cluster", "nftproxy-cluster-x"} {
+		if d.netnsName().MatchString(ns) {
+			t.Errorf("%s is seen as ours", ns)
 		}
 	}
 }

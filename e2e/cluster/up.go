@@ -36,13 +36,13 @@ func up(o options) (err error) {
 	if err := down(o.dir); err != nil {
 		return fmt.Errorf("remove an earlier cluster: %w", err)
 	}
-	c := &cluster{options: o, nodes: planNodes(o.workers), began: time.Now()}
+	c := &cluster{options: o, nodes: planNodes(o.dir.name(), o.workers), began: time.Now()}
 	for _, step := range []struct {
 		what string
 		do   func() error
 	}{
 		{"files", c.writeFiles},
-		{"network", func() error { return buildNetwork(c.nodes) }},
+		{"network", func() error { return buildNetwork(o.dir, c.nodes) }},
 		{"processes", c.startDaemons},
 		{"images", c.loadImages},
 		{"API server", c.waitAPI},
@@ -133,11 +133,11 @@ func (c *cluster) linkBinaries() error {
 // writeEnv makes what others use the cluster by: D/env for shells, and D/kubectl.
 func (c *cluster) writeEnv() error {
 	env := fmt.Sprintf("export KUBECONFIG=%s\nBIN=%s\nNODES=%q\nCLIENT=%s\n", c.dir.adminConfig(), c.dir.file("bin"),
-		strings.Join(names(c.nodes), " "), clientNetns)
+		strings.Join(names(c.nodes), " "), c.dir.clientNetns())
 	if err := os.WriteFile(c.dir.file("env"), []byte(env), 0o644); err != nil {
 		return err
 	}
-	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=/run/netns/%s %s --kubeconfig=%s \"$@\"\n", clientNetns,
+	script := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=/run/netns/%s %s --kubeconfig=%s \"$@\"\n", c.dir.clientNetns(),
 		c.dir.file("bin", "kubectl"), c.dir.adminConfig())
 	return os.WriteFile(c.dir.file("kubectl"), []byte(script), 0o755)
 }
@@ -176,13 +176,11 @@ func (c *cluster) loadImages() error {
 	if err != nil {
 		return err
 	}
-	if c.proxy == "nftproxy" {
-		ours, err := filepath.Glob(filepath.Join(c.repository, "bin", "image", "nftproxy-*.oci.tar"))
-		if err != nil || len(ours) == 0 {
-			return errors.New("no bin/image/nftproxy-*.oci.tar: run 'make image' first")
-		}
-		archives = append(archives, ours...)
+	ours, err := filepath.Glob(filepath.Join(c.repository, "bin", "image", "nftproxy-*.oci.tar"))
+	if err != nil || len(ours) == 0 {
+		return errors.New("no bin/image/nftproxy-*.oci.tar: run 'make image' first")
 	}
+	archives = append(archives, ours...)
 	return c.each(func(n node) error {
 		err := poll(30*time.Second, "containerd of "+n.Name, c.daemons, func() error {
 			return run(c.dir.file("bin", "ctr"), "--address="+c.dir.socket(n), "--namespace=k8s.io", "version")

@@ -6,6 +6,8 @@
 //	pod pause               the first process of a pod: holds its namespaces
 //	pod lookup NAME         looks up a name by the pod's resolv.conf, and says what it got
 //	pod sleep SECONDS       for preStop
+//	pod serve               answers on TCP port 8080 with the pod's name
+//	pod load NAME=TARGET... connects to each target over and over, and serves the count on port 8090: see load.go
 package main
 
 import (
@@ -30,7 +32,7 @@ func main() {
 // run does what the first argument says.
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("pause, lookup or sleep")
+		return fmt.Errorf("pause, lookup, sleep, serve or load")
 	}
 	switch {
 	case args[0] == "pause":
@@ -42,6 +44,12 @@ func run(args []string) error {
 		seconds, err := strconv.ParseFloat(args[1], 64)
 		time.Sleep(time.Duration(seconds * float64(time.Second)))
 		return err
+	}
+	switch {
+	case args[0] == "serve" && len(args) == 1:
+		return serve()
+	case args[0] == "load" && len(args) > 1:
+		return load(args[1:])
 	}
 	return fmt.Errorf("%s: no such command, or another number of arguments", strings.Join(args, " "))
 }
