@@ -47,7 +47,11 @@ func life(o options) error {
 			return err
 		}
 	}
+	if err := o.warm(); err != nil {
+		return err
+	}
 	stages := append([]stage{
+		{"nothing", []string{"kubectl wait --for=condition=Ready nodes --all"}},
 		{"kube-proxy to nftproxy (docs/migrate.md)", moveIn},
 		{"nftproxy to kube-proxy (docs/migrate.md)", moveOut},
 		{"kube-proxy to nftproxy again", moveIn},
@@ -121,8 +125,9 @@ func (o options) live(s stage) error {
 			return err
 		}
 	}
-	// What was sent last has its time-out to fail in.
-	time.Sleep(5 * time.Second)
+	if err := o.settled(); err != nil {
+		return err
+	}
 	seen, err := o.collect("/")
 	if err != nil {
 		return err
@@ -137,6 +142,38 @@ func (o options) live(s stage) error {
 		}
 	}
 	return errors.Join(failed...)
+}
+
+// settled waits until no pod is on its way out, which a rollout does not wait for, and lets what was sent last have its
+// time-out to fail in.
+func (o options) settled() error {
+	err := poll(2*time.Minute, "pods that end", nil, func() error {
+		text, err := o.dir.kubectl("", "get", "pods", "-A",
+			"-o", `jsonpath={range .items[?(@.metadata.deletionTimestamp)]}{.metadata.name} {end}`)
+		if err == nil && strings.TrimSpace(text) != "" {
+			err = fmt.Errorf("still there: %s", text)
+		}
+		return err
+	})
+	time.Sleep(5 * time.Second)
+	return err
+}
+
+// warm waits until every connection of two seconds succeeds: the first proxy has then programmed all that the load needs.
+func (o options) warm() error {
+	return poll(2*time.Minute, "the load", nil, func() error {
+		if _, err := o.collect("/reset"); err != nil {
+			return err
+		}
+		time.Sleep(2 * time.Second)
+		all, err := o.collect("/")
+		for target, n := range all {
+			if n.Failed > 0 {
+				err = fmt.Errorf("%s: %d of %d failed: %s", target, n.Failed, n.Made, strings.Join(n.Failures, "; "))
+			}
+		}
+		return err
+	})
 }
 
 // command runs a command of a page. It is kubectl's; the page's node-1 is worker-1 here, and what it writes to a file is
