@@ -139,6 +139,23 @@ func TestStructuredFormsDecode(t *testing.T) {
 	}
 }
 
+// Strings that YAML could take for something else are in quotes; all others are as any reader of YAML has them.
+func TestYAMLStrings(t *testing.T) {
+	var y yamlText
+	for _, want := range []string{"", "yes", "No", "null", "1.5", "10.0.0.1:80", "a: b", "a #b", "-", "- a", "\"quoted\"", "a\nb", "über", "web-1/x_y.z", "\\", "0x10", "~", "[]"} {
+		literal, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y.out = []byte("a: ")
+		y.string(literal)
+		var got map[string]any
+		if err := yaml.Unmarshal(y.out, &got); err != nil || got["a"] != want {
+			t.Errorf("%q: %q, %v (%s)", want, got["a"], err, y.out)
+		}
+	}
+}
+
 // What does not fit together is said, and of whom.
 func TestProblems(t *testing.T) {
 	without := func(set nft.SetID, nth int) func(*nft.Snapshot) {

@@ -10,8 +10,6 @@ import (
 	"fmt"
 	"io"
 
-	"sigs.k8s.io/yaml"
-
 	"github.com/nftproxy/nftproxy/routing"
 )
 
@@ -34,28 +32,6 @@ func JSON(w io.Writer, d *Dump) error {
 		separator = ",\n    "
 	}
 	fmt.Fprint(out, "\n  ]\n}\n")
-	return out.Flush()
-}
-
-// YAML writes a Dump, one Service port after the other.
-func YAML(w io.Writer, d *Dump) error {
-	out := bufio.NewWriter(w)
-	head, err := yaml.Marshal(d.header())
-	if err != nil {
-		return fmt.Errorf("encode %d tables: %w", len(d.Tables), err)
-	}
-	list := "servicePorts:\n"
-	if len(d.ServicePorts) == 0 {
-		list = "servicePorts: []\n"
-	}
-	fmt.Fprintf(out, "%s%s", head, list)
-	for i := range d.ServicePorts {
-		text, err := yaml.Marshal(d.ServicePorts[i : i+1])
-		if err != nil {
-			return fmt.Errorf("encode %s: %w", d.ServicePorts[i].Name, err)
-		}
-		_, _ = out.Write(text) // Flush returns the first error
-	}
 	return out.Flush()
 }
 
