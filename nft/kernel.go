@@ -21,6 +21,8 @@ type Kernel struct {
 	port   atomic.Uint32
 	buffer int  // asked for, in bytes; see reserve
 	blind  bool // as a kernel that does not say which element it refuses; for tests
+	// lenient takes dumps that commits interrupted as they are: see Glimpse.
+	lenient bool
 	// broken says that the socket is closed, or that replies to an earlier request may still come in by it.
 	broken bool
 }

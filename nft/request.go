@@ -41,7 +41,7 @@ func (k *Kernel) request(typ uint16, flags netlink.HeaderFlags, body wire, each 
 			return err
 		}
 	}
-	if interrupted { // and may have missed something
+	if interrupted && !k.lenient { // and may have missed something
 		return unix.EINTR
 	}
 	return nil

@@ -158,7 +158,7 @@ func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, 
 
 // collect reads one family's table and the numbers of its sticky clients.
 func collect(kernel *nft.Kernel, f nft.Family) (inspect.Table, []inspect.ServicePort, error) {
-	s, err := kernel.Snapshot(f)
+	s, steady, err := kernel.Glimpse(f)
 	if err != nil {
 		return inspect.Table{}, nil, err
 	}
@@ -172,6 +172,7 @@ func collect(kernel *nft.Kernel, f nft.Family) (inspect.Table, []inspect.Service
 		clients[a.ID] = n
 	}
 	table, ports := inspect.Collect(s, clients)
+	table.Unsteady = !steady
 	return table, ports, nil
 }
 

@@ -154,7 +154,7 @@ func compare(kernel *nft.Kernel, source *observation) (*inspect.Drift, error) {
 	}
 	drift := &inspect.Drift{}
 	for _, w := range wanted {
-		s, err := kernel.Snapshot(w.Family)
+		s, _, err := kernel.Glimpse(w.Family) // what is torn now is not in the next look
 		if err != nil {
 			return nil, err
 		}

@@ -36,6 +36,8 @@ type Table struct {
 	Family string `json:"family"`
 	// Exists tells whether there is a table; if not, all below is empty.
 	Exists bool `json:"exists"`
+	// Unsteady tells that commits came faster than the table could be read, so that what belongs together may not fit.
+	Unsteady bool `json:"unsteady,omitempty"`
 	// AsWritten tells that chains, rules, sets and programs are those that this version writes.
 	AsWritten   bool     `json:"asWritten"`
 	Differences []string `json:"differences,omitempty"`

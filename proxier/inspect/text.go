@@ -141,6 +141,9 @@ func (t *Table) write(out *bufio.Writer) {
 	if t.Orphans > 0 {
 		fmt.Fprintf(out, "  differs: %d frontends have elements but no Service\n", t.Orphans)
 	}
+	if t.Unsteady {
+		fmt.Fprintln(out, "  it changed while it was read: what belongs together may not fit below")
+	}
 	masquerade := "mark " + t.MasqueradeMark
 	if t.MasqueradeAll {
 		masquerade += " for all ClusterIP traffic"
