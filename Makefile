@@ -10,7 +10,7 @@ MODULE  := github.com/nftproxy/nftproxy
 INFO    := k8s.io/component-base/version
 LDFLAGS := -s -w -X $(INFO).gitVersion=$(VERSION) -X $(INFO).gitCommit=$(COMMIT) -X $(INFO).gitTreeState=archive
 
-.PHONY: all build image deps test demo oracle bench bench-quick cluster cluster-down e2e-life lint fmt peers clean e2e-smoke e2e-upstream e2e-kind version
+.PHONY: all build image deps test alerts demo oracle bench bench-quick cluster cluster-down e2e-life lint fmt peers clean e2e-smoke e2e-upstream e2e-kind version
 
 all: build
 
@@ -36,6 +36,10 @@ test: deps lint build peers
 	NFTPROXY_KERNEL=required go test -p 1 -timeout 40m ./...
 	go test -C e2e/kind .
 	go test -C e2e/conformance/images .
+
+# The alert rules, by promtool's own rule tests. Not part of test: promtool takes 5 minutes of processor time to build, once.
+alerts:
+	go test -C e2e/promtool -count=1 .
 
 # A two-node cluster of namespaces, examples/, real packets, endpoints scaled under load.
 demo: deps build
