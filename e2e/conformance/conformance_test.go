@@ -53,6 +53,10 @@ func TestSelection(t *testing.T) {
 	if only := sortOut([]string{tests[3].Name, tests[1].Name}, smoke); len(only) != 1 || only[0].Name != tests[3].Name {
 		t.Errorf("smoke is %v", only)
 	}
+	if here := sortOut([]string{tests[3].Name, "[sig-network] Networking sctp [Feature:SCTPConnectivity]"}, nil, noSCTP); here[0].Skip != "" ||
+		here[1].Skip != noSCTP.reason {
+		t.Errorf("without SCTP: %v", here)
+	}
 	if _, err := listed(strings.NewReader("nothing\n")); err == nil {
 		t.Error("an empty list was taken")
 	}

@@ -21,6 +21,8 @@ import (
 	"regexp"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // options are the flags.
@@ -99,7 +101,21 @@ func (o options) tests(ctx context.Context) ([]test, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sortOut(names, only), nil
+	return sortOut(names, only, o.here()...), nil
+}
+
+// here are the rules of this machine, whose kernel the nodes share.
+func (o options) here() []rule {
+	var rules []rule
+	if fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP); err == nil {
+		unix.Close(fd)
+	} else if errors.Is(err, unix.EPROTONOSUPPORT) {
+		rules = append(rules, noSCTP)
+	}
+	if o.netns != "" { // e2e/cluster, not kind
+		rules = append(rules, noEviction)
+	}
+	return rules
 }
 
 // list prints every test of the suite, with the reason why it is left out.

@@ -42,6 +42,13 @@ var rules = []rule{
 	{regexp.MustCompile(`\[Alpha\]|\[Feature:OffByDefault\]`), "needs a feature gate that is off by default"},
 }
 
+// noSCTP leaves out what needs SCTP on a kernel that has none; such a test would wait for its servers until it gives up.
+var noSCTP = rule{regexp.MustCompile(`\[Feature:SCTPConnectivity\]`), "the kernel of the nodes has no SCTP"}
+
+// noEviction leaves out the test that has a pod evicted for its files.
+var noEviction = rule{regexp.MustCompile(`evicted pods`),
+	"the kubelets of e2e/cluster do not count local storage (localStorageCapacityIsolation), so that none evicts"}
+
 // smoke are the Conformance tests of Services.
 var smoke = regexp.MustCompile(`^\[sig-network\] Services .*\[Conformance\]`)
 
@@ -58,20 +65,21 @@ type test struct {
 // Serial reports whether the test must be alone in the cluster.
 func (t test) Serial() bool { return apart.MatchString(t.Name) }
 
-// sortOut judges every test that upstream lists: those of our groups, in upstream's order, with what is left out and why.
-func sortOut(names []string, only *regexp.Regexp) []test {
+// sortOut judges every test that upstream lists: those of our groups, in upstream's order, with what is left out and why,
+// by the rules and by those that hold on this machine alone.
+func sortOut(names []string, only *regexp.Regexp, here ...rule) []test {
 	var list []test
 	for _, name := range names {
 		if !groups.MatchString(name) || only != nil && !only.MatchString(name) {
 			continue
 		}
-		list = append(list, test{Name: name, Skip: reason(name)})
+		list = append(list, test{Name: name, Skip: reason(name, append(here, rules...))})
 	}
 	return list
 }
 
 // reason is why a test is left out.
-func reason(name string) string {
+func reason(name string, rules []rule) string {
 	for _, r := range rules {
 		if r.match.MatchString(name) {
 			return r.reason

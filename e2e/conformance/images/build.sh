@@ -34,9 +34,9 @@ trap 'rm -rf "$tmp"' EXIT
 
 # What the test pods call: sh, date, seq, grep, timeout, which (bash coreutils grep debianutils), curl, nc -u -w -p
 # (netcat-openbsd), dig (bind9-dnsutils), ip and ss (iproute2), lsmod and nsenter on the host (kmod util-linux), conntrack,
-# iptables (distroless-iptables), iperf, and hostname.
+# iptables (distroless-iptables), iperf, getent (libc-bin), and hostname.
 packages="dash bash coreutils util-linux grep sed mawk curl netcat-openbsd bind9-dnsutils iproute2 iperf procps iptables
-	conntrack kmod debianutils hostname findutils busybox-static netbase"
+	conntrack kmod debianutils hostname findutils busybox-static netbase libc-bin"
 # Dependencies of the packages' scripts, which are not run.
 unneeded='^(perl|perl-base|perl-modules.*|libperl.*|usrmerge|passwd|adduser|libpam.*|libsemanage.*|debconf|dpkg|dbus.*|lib.*-perl)_'
 
@@ -69,6 +69,10 @@ for tool in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6
 	ln -sf xtables-nft-multi "$root/usr/sbin/$tool"
 done
 [ -e "$root/usr/bin/which" ] || ln -sf which.debianutils "$root/usr/bin/which"
+# Upstream's agnhost has Alpine around it, so busybox for all that is not a package of its own, wget among it.
+for tool in $("$root/usr/bin/busybox" --list); do
+	[ -e "$root/usr/bin/$tool" ] || [ -L "$root/usr/bin/$tool" ] || [ -e "$root/usr/sbin/$tool" ] || ln -s busybox "$root/usr/bin/$tool"
+done
 echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
 printf 'root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home:/bin/sh\n' >"$root/etc/passwd"
 printf 'root:x:0:\nuser:x:1000:\n' >"$root/etc/group"
@@ -83,7 +87,7 @@ install -m 0644 "$porter/localhost.crt" "$porter/localhost.key" "$agnhost/"
 busybox=$tmp/busybox
 mkdir -p "$busybox/bin" "$busybox/tmp" "$busybox/etc" "$busybox/root"
 chmod 1777 "$busybox/tmp"
-cp "$root/usr/bin/busybox" "$busybox/bin/busybox" 2>/dev/null || cp "$root/bin/busybox" "$busybox/bin/busybox"
+cp "$root/usr/bin/busybox" "$busybox/bin/busybox"
 for tool in $("$busybox/bin/busybox" --list); do [ -e "$busybox/bin/$tool" ] || ln -s busybox "$busybox/bin/$tool"; done
 cp "$root/etc/passwd" "$root/etc/group" "$busybox/etc/"
 
