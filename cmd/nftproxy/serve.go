@@ -64,6 +64,9 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 		return fmt.Errorf("watch the configuration: %w", err)
 	}
 	defer func() { _ = watcher.Close() }()
+	if watcher.Polls() {
+		log.Info("No inotify instance is left (fs.inotify.max_user_instances): the configuration is read again and again instead")
+	}
 	p, err := assemble(ctx, cfg)
 	if err != nil {
 		return err

@@ -88,6 +88,12 @@ func TestReport(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
+	if rest := unpassed(tests, got); len(rest) != 4 || rest[0].Name != "b" {
+		t.Errorf("not passed: %v", rest)
+	}
+	if n := untainted("a \nb NoSchedule\n\nc true\nd \n"); n != 2 {
+		t.Errorf("%d nodes take pods, not 2", n)
+	}
 	if bad := in(tests, got, failed, missing); len(bad) != 3 {
 		t.Errorf("to run again: %v", bad)
 	}

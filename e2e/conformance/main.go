@@ -32,7 +32,9 @@ type options struct {
 	kubeconfig, netns     string
 	out, doc, machine     string
 	only                  string
+	again                 bool
 	procs, attempts       int
+	nodes                 int // that take pods; found out by run
 	timeout               time.Duration
 }
 
@@ -69,6 +71,7 @@ func command(ctx context.Context, args []string) error {
 	flags.StringVar(&o.out, "out", "e2e/conformance/out", "where results and logs are kept")
 	flags.StringVar(&o.doc, "doc", "docs/conformance.md", "table to write")
 	flags.StringVar(&o.only, "only", "", "regular expression: run only tests that match; results of others are kept")
+	flags.BoolVar(&o.again, "again", false, "run only what has not passed in the run that is kept, and add to it")
 	flags.IntVar(&o.procs, "procs", 4, "tests at a time")
 	flags.IntVar(&o.attempts, "attempts", 2, "how often a test may be tried; every attempt is told")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "for one run of the suite")

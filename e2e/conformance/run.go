@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,8 +50,14 @@ func (o options) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if o.only == "" {
+	switch {
+	case o.again:
+		tests = unpassed(tests, r.Results)
+	case o.only == "":
 		r.Results = nil
+	}
+	if o.nodes, err = o.schedulable(ctx); err != nil {
+		return err
 	}
 	started := time.Now()
 	r.Date, r.Versions = started.UTC(), o.versions(ctx)
@@ -75,6 +82,12 @@ func (o options) run(ctx context.Context) error {
 		beside, alone = in(beside, fresh, failed, missing), in(alone, fresh, failed, missing)
 	}
 	return verdict(fresh)
+}
+
+// unpassed are the tests without a kept result that they passed.
+func unpassed(tests []test, results []result) []test {
+	good := in(tests, results, passed)
+	return slices.DeleteFunc(slices.Clone(tests), func(t test) bool { return slices.Contains(good, t) })
 }
 
 // without drops results of an earlier run, so that attempts count within this one.
@@ -166,7 +179,7 @@ func (o options) ginkgo(ctx context.Context, tests []test, procs int, dir string
 		filepath.Join(o.bin, "ginkgo"), "run", "--procs=" + strconv.Itoa(procs), "--no-color", "--timeout=" + o.timeout.String(),
 		"--focus=" + focus(tests), filepath.Join(o.bin, "e2e.test"), "--",
 		"--kubeconfig=" + o.kubeconfig, "--kubectl-path=" + o.kubectl, "--provider=skeleton", "--report-dir=" + dir,
-		"--dump-logs-on-failure=false", "--disable-log-dump",
+		"--dump-logs-on-failure=false", "--disable-log-dump", "--num-nodes=" + strconv.Itoa(o.nodes),
 	}
 	if o.netns != "" {
 		args = append([]string{"nsenter", "--net=" + o.netns}, args...)
@@ -189,11 +202,39 @@ func (o options) versions(ctx context.Context) map[string]string {
 	}
 	say("tests", filepath.Join(o.bin, "e2e.test"), "--version")
 	say("kernel", "uname", "-sr")
-	kubectl := []string{o.kubectl, "--kubeconfig=" + o.kubeconfig, "get", "nodes", "-o",
-		`jsonpath={range .items[*]}{.metadata.name}: kubelet {.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}{"\n"}{end}`}
-	if o.netns != "" {
-		kubectl = append([]string{"nsenter", "--net=" + o.netns}, kubectl...)
-	}
+	kubectl := o.get("nodes", `{range .items[*]}{.metadata.name}: kubelet {.status.nodeInfo.kubeletVersion}, `+
+		`{.status.nodeInfo.containerRuntimeVersion}{"\n"}{end}`)
 	say("nodes", kubectl[0], kubectl[1:]...)
 	return v
+}
+
+// get is the command that prints of all objects of a kind what a template of kubectl picks.
+func (o options) get(kind, template string) []string {
+	args := []string{o.kubectl, "--kubeconfig=" + o.kubeconfig, "get", kind, "-o", "jsonpath=" + template}
+	if o.netns != "" {
+		args = append([]string{"nsenter", "--net=" + o.netns}, args...)
+	}
+	return args
+}
+
+// schedulable is how many nodes take pods without a toleration. The tests are told, for on a provider that they do not know
+// they take the number for -1 and skip what needs two.
+func (o options) schedulable(ctx context.Context) (int, error) {
+	args := o.get("nodes", `{range .items[*]}{.metadata.name} {.spec.unschedulable}{.spec.taints[*].effect}{"\n"}{end}`)
+	out, err := exec.CommandContext(ctx, args[0], args[1:]...).Output()
+	if err != nil {
+		return 0, fmt.Errorf("kubectl get nodes: %w", err)
+	}
+	return untainted(string(out)), nil
+}
+
+// untainted counts the lines that are a name and nothing else.
+func untainted(lines string) int {
+	n := 0
+	for l := range strings.Lines(lines) {
+		if len(strings.Fields(l)) == 1 {
+			n++
+		}
+	}
+	return n
 }

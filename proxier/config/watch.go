@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,22 +26,41 @@ var ErrChanged = errors.New("configuration file changed")
 // ..data link of a ConfigMap volume), created (links).
 const watchedEvents = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_CREATE
 
+// lookAgain is how often files are read where the kernel cannot tell of changes:
+// the kubelet itself takes up to a minute to bring a changed ConfigMap.
+const lookAgain = 2 * time.Second
+
 // Watcher notices when configuration files change. It watches the directories,
 // not the files: a ConfigMap volume swaps a link beside them, which a watch on
 // the file would not see.
+//
+// A machine has a limited number of inotify instances (sysctl
+// fs.inotify.max_user_instances, often 128), which clusters in containers use
+// up. A proxy that does not start for that serves nobody, so the files are then
+// read again and again.
 type Watcher struct {
-	inotify *os.File
+	inotify *os.File // nil: none was left
+	every   time.Duration
 	before  map[string][]byte
 }
 
 // NewWatcher starts watching. Empty paths are skipped; what the files hold now
 // is what later content is compared with. Close it when done.
 func NewWatcher(paths ...string) (*Watcher, error) {
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
+	return newWatcher(func() (int, error) { return unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK) }, paths)
+}
+
+// newWatcher is NewWatcher with the way to an inotify instance.
+func newWatcher(instance func() (int, error), paths []string) (*Watcher, error) {
+	w := &Watcher{every: lookAgain, before: map[string][]byte{}}
+	fd, err := instance()
+	switch {
+	case errors.Is(err, unix.EMFILE): // inotify(7): the limit on instances
+	case err != nil:
 		return nil, fmt.Errorf("inotify: %w", err)
+	default:
+		w.inotify = os.NewFile(uintptr(fd), "inotify")
 	}
-	w := &Watcher{inotify: os.NewFile(uintptr(fd), "inotify"), before: map[string][]byte{}}
 	for _, path := range paths {
 		if path == "" {
 			continue
@@ -52,10 +72,16 @@ func NewWatcher(paths ...string) (*Watcher, error) {
 	return w, nil
 }
 
+// Polls reports whether changes are noticed by reading the files again and
+// again, because no inotify instance was left.
+func (w *Watcher) Polls() bool { return w.inotify == nil }
+
 // add watches first and reads then, so that no change falls between.
 func (w *Watcher) add(fd int, path string) error {
-	if _, err := unix.InotifyAddWatch(fd, filepath.Dir(path), watchedEvents); err != nil {
-		return fmt.Errorf("watch directory of %s: %w", path, err)
+	if w.inotify != nil {
+		if _, err := unix.InotifyAddWatch(fd, filepath.Dir(path), watchedEvents); err != nil {
+			return fmt.Errorf("watch directory of %s: %w", path, err)
+		}
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -69,6 +95,9 @@ func (w *Watcher) add(fd int, path string) error {
 // ErrChanged, or until ctx is done, when it returns nil. A file that is gone
 // does not count as changed: a writer may be about to put it back.
 func (w *Watcher) Wait(ctx context.Context) error {
+	if w.Polls() {
+		return w.poll(ctx)
+	}
 	stop := context.AfterFunc(ctx, func() { _ = w.inotify.Close() })
 	defer stop()
 	// One event is at most its header and a name: 16 + NAME_MAX + 1 bytes.
@@ -79,6 +108,22 @@ func (w *Watcher) Wait(ctx context.Context) error {
 				return nil
 			}
 			return fmt.Errorf("inotify: %w", err)
+		}
+		if err := w.compare(); err != nil {
+			return err
+		}
+	}
+}
+
+// poll is Wait without inotify.
+func (w *Watcher) poll(ctx context.Context) error {
+	tick := time.NewTicker(w.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
 		}
 		if err := w.compare(); err != nil {
 			return err
@@ -105,6 +150,9 @@ func (w *Watcher) compare() error {
 
 // Close ends the watch.
 func (w *Watcher) Close() error {
+	if w.inotify == nil {
+		return nil
+	}
 	if err := w.inotify.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return err
 	}

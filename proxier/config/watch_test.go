@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func write(t *testing.T, path, text string) {
@@ -118,6 +120,33 @@ func TestWatchEnds(t *testing.T) {
 	}
 	if _, err := NewWatcher(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// TestWatchPolls: without an inotify instance a change is noticed all the same; any other failure is one.
+func TestWatchPolls(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c")
+	write(t, path, "old")
+	w, err := newWatcher(func() (int, error) { return -1, unix.EMFILE }, []string{path, ""})
+	if err != nil || !w.Polls() {
+		t.Fatalf("%v, polls: %v", err, w != nil && w.Polls())
+	}
+	w.every = time.Millisecond
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	got := make(chan error, 1)
+	go func() { got <- w.Wait(ctx) }()
+	write(t, path, "new")
+	if err := <-got; !errors.Is(err, ErrChanged) {
+		t.Errorf("got %v", err)
+	}
+	w.before[path] = []byte("new")
+	cancel()
+	if err := errors.Join(w.Wait(ctx), w.Close()); err != nil {
+		t.Errorf("at the end: %v", err)
+	}
+	if _, err := newWatcher(func() (int, error) { return -1, unix.EPERM }, nil); !errors.Is(err, unix.EPERM) {
+		t.Errorf("got %v, want EPERM", err)
 	}
 }
 

@@ -36,7 +36,7 @@ trap 'rm -rf "$tmp"' EXIT
 # (netcat-openbsd), dig (bind9-dnsutils), ip and ss (iproute2), lsmod and nsenter on the host (kmod util-linux), conntrack,
 # iptables (distroless-iptables), iperf, getent (libc-bin), and hostname.
 packages="dash bash coreutils util-linux grep sed mawk curl netcat-openbsd bind9-dnsutils iproute2 iperf procps iptables
-	conntrack kmod debianutils hostname findutils busybox-static netbase libc-bin"
+	conntrack kmod debianutils hostname findutils busybox wget netbase libc-bin"
 # Dependencies of the packages' scripts, which are not run.
 unneeded='^(perl|perl-base|perl-modules.*|libperl.*|usrmerge|passwd|adduser|libpam.*|libsemanage.*|debconf|dpkg|dbus.*|lib.*-perl)_'
 
@@ -69,10 +69,11 @@ for tool in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6
 	ln -sf xtables-nft-multi "$root/usr/sbin/$tool"
 done
 [ -e "$root/usr/bin/which" ] || ln -sf which.debianutils "$root/usr/bin/which"
-# Upstream's agnhost has Alpine around it, so busybox for all that is not a package of its own, wget among it.
+# Upstream's agnhost has Alpine around it, so busybox for all that is not a package of its own; and a wget that tries once.
 for tool in $("$root/usr/bin/busybox" --list); do
 	[ -e "$root/usr/bin/$tool" ] || [ -L "$root/usr/bin/$tool" ] || [ -e "$root/usr/sbin/$tool" ] || ln -s busybox "$root/usr/bin/$tool"
 done
+echo 'tries = 1' >"$root/etc/wgetrc"
 echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
 printf 'root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home:/bin/sh\n' >"$root/etc/passwd"
 printf 'root:x:0:\nuser:x:1000:\n' >"$root/etc/group"
@@ -84,13 +85,6 @@ ln -s agnhost "$agnhost/agnhost-2"
 porter=$(cd ../upstream && go list -f '{{.Dir}}' k8s.io/kubernetes/test/images/agnhost)/porter
 install -m 0644 "$porter/localhost.crt" "$porter/localhost.key" "$agnhost/"
 
-busybox=$tmp/busybox
-mkdir -p "$busybox/bin" "$busybox/tmp" "$busybox/etc" "$busybox/root"
-chmod 1777 "$busybox/tmp"
-cp "$root/usr/bin/busybox" "$busybox/bin/busybox"
-for tool in $("$busybox/bin/busybox" --list); do [ -e "$busybox/bin/$tool" ] || ln -s busybox "$busybox/bin/$tool"; done
-cp "$root/etc/passwd" "$root/etc/group" "$busybox/etc/"
-
 boom=$tmp/boom
 mkdir "$boom"
 cp "$bin/regression-issue-74839" "$boom/"
@@ -101,9 +95,9 @@ set --
 for n in $(named e2e-test-images/agnhost); do set -- "$@" "$n=$root+$agnhost,entrypoint=/agnhost,cmd=pause"; done
 for n in $(named pause); do set -- "$@" "$n=$root+$agnhost,entrypoint=/agnhost pause"; done
 for n in $(named glibc-dns-testing) $(named distroless-iptables); do set -- "$@" "$n=$root"; done
-for n in $(named e2e-test-images/busybox); do set -- "$@" "$n=$busybox,cmd=sh"; done
+for n in $(named e2e-test-images/busybox); do set -- "$@" "$n=$root,cmd=sh"; done
 # No selected test asks nginx for a page: it stands for a container that runs.
-for n in $(named e2e-test-images/nginx); do set -- "$@" "$n=$busybox,cmd=/bin/busybox httpd -f -p 80"; done
+for n in $(named e2e-test-images/nginx); do set -- "$@" "$n=$root+$agnhost,entrypoint=/agnhost pause"; done
 for n in $(named regression-issue-74839); do set -- "$@" "$n=$boom,entrypoint=/regression-issue-74839"; done
 go run . -out "$tmp/images.tar" "$@"
 mv "$tmp/images.tar" "$dir/images.tar"
