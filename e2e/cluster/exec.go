@@ -43,11 +43,11 @@ type daemon struct {
 }
 
 // spawn starts a daemon in a network namespace and in a cgroup, by which a later call finds it and everything that it
-// starts. Its outputs go to the file NAME.log. nsenter and the shell are replaced by the program, so the process is it.
+// starts, under its node's host name, which pods in the host's network share. Its outputs go to the file NAME.log. nsenter and the shell are replaced by the program, so the process is it.
 //
 // The mounts stay the machine's: ip netns exec would mount another /sys, without the cgroups that a kubelet needs.
 func (d dir) spawn(c cgroups, group, netns, name string, argv ...string) (*daemon, error) {
-	join := ""
+	join := "echo " + strings.TrimPrefix(netns, d.name()+"-") + " >/proc/sys/kernel/hostname && "
 	for _, p := range c.procs(group) {
 		join += "echo $$ >" + p + " && "
 	}
@@ -61,7 +61,8 @@ func (d dir) spawn(c cgroups, group, netns, name string, argv ...string) (*daemo
 	cmd.Dir = string(d)
 	cmd.Env = append(os.Environ(), "PATH="+d.file("bin")+":"+os.Getenv("PATH"))
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to our terminal is not for it
+	// A signal to our terminal is not for it, and its host name is its own.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWUTS}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -131,6 +131,9 @@ func TestTable(t *testing.T) {
 			t.Fatalf("read back %+v, %v", back, err)
 		}
 	}
+	if got := of(tests, []result{{Name: tests[0].Name}, {Name: tests[1].Name}, {Name: "gone"}}); len(got) != 1 || got[0].Name != tests[1].Name {
+		t.Errorf("results of tests that are not left out: %v", got)
+	}
 	text := describe(ours, peer) + render(tests, ours, peer)
 	for _, want := range []string{
 		"| passed | 2 | 0 |\n",

@@ -54,8 +54,9 @@ func (o options) run(ctx context.Context) error {
 	case o.again:
 		tests = unpassed(tests, r.Results)
 	case o.only == "":
-		r.Results = nil
+		r.Results, r.Minutes = nil, 0
 	}
+	before := r.Minutes
 	if o.nodes, err = o.schedulable(ctx); err != nil {
 		return err
 	}
@@ -74,7 +75,7 @@ func (o options) run(ctx context.Context) error {
 			}
 			fresh = merge(fresh, got)
 			r.Results = merge(without(r.Results, got, attempt), got)
-			r.Minutes = time.Since(started).Minutes()
+			r.Minutes = before + time.Since(started).Minutes()
 			if err := r.save(o.out); err != nil {
 				return err
 			}

@@ -38,6 +38,8 @@ var rules = []rule{
 	{regexp.MustCompile(`should work after restarting (kube-proxy|apiserver)`),
 		"restarts over SSH; what it stands for is in e2e: TestKillAtRandomPoints, e2e/source: TestSourceAPIOutage"},
 	{regexp.MustCompile(`configMap nameserver`), "configures kube-dns, not a proxy"},
+	{regexp.MustCompile(`configurable pod resolv.conf`), "runs a CoreDNS inside of agnhost's image, which ours has not; about a pod's resolver, not a proxy"},
+	{regexp.MustCompile(`\[Provider:GCE\]`), "needs a node on Google's cloud"},
 	{regexp.MustCompile(`\[Feature:Windows\]|\[Feature:Ingress\]`), "not about Linux nodes and Services"},
 	{regexp.MustCompile(`\[Alpha\]|\[Feature:OffByDefault\]`), "needs a feature gate that is off by default"},
 }

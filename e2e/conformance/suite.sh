@@ -21,13 +21,18 @@ go build -o "$bin/conformance" ./e2e/conformance
 
 dir=${CLUSTER:-}
 if [ -z "$dir" ]; then
+	e2e/cluster/deps.sh >&2
 	e2e/peers/build-cluster.sh >&2
-	dir=/tmp/nftproxy-cluster
-	trap 'go run ./e2e/cluster down --dir "$dir"' EXIT
+	dir=/tmp/nftproxy-upstream
+	trap 'go run ./e2e/cluster -dir "$dir" down' EXIT
 	trap 'exit 1' INT TERM
-	go run ./e2e/cluster up --dir "$dir" --proxy "$proxy"
+	go run ./e2e/cluster -dir "$dir" -proxy "$proxy" up
+	# The traffic distribution tests want three zones; topology hints want them even, and the control plane left out, as
+	# kubeadm does.
+	"$dir/kubectl" label node worker-3 topology.kubernetes.io/zone=c --overwrite
+	"$dir/kubectl" taint node control-plane node-role.kubernetes.io/control-plane:NoSchedule
 fi
-go run ./e2e/cluster load --dir "$dir" "$images"
+go run ./e2e/cluster -dir "$dir" load "$images"
 
 case $proxy in
 nftproxy) version=$(git describe --always --dirty 2>/dev/null || echo unknown) ;;

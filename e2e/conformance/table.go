@@ -6,6 +6,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -13,11 +14,15 @@ import (
 // preface is the text above the table.
 const preface = `# Upstream's own tests, nftproxy beside kube-proxy
 
-Made by ` + "`make e2e-upstream`" + ` (e2e/conformance): Kubernetes' own end-to-end tests of Services and what belongs to them
+Written by ` + "`make e2e-upstream`" + ` (e2e/conformance): Kubernetes' own end-to-end tests of Services and what belongs to them
 ([sig-network] of k8s.io/kubernetes/test/e2e, built from its Go module and not changed), on a cluster of real kubelets
-(` + "`make cluster`" + `: one control plane and three workers in network namespaces, two zones, dual stack), once with nftproxy and
-once with kube-proxy. ` + "`make e2e-smoke`" + ` runs the Conformance tests of Services alone, in some minutes;
-` + "`PROXY=kube-proxy`" + ` runs either with kube-proxy.
+([cluster.md](cluster.md): one control plane and three workers in network namespaces, dual stack, here in three zones), once
+with nftproxy and once with kube-proxy. ` + "`make e2e-smoke`" + ` runs the Conformance tests of Services alone, in a few minutes;
+with ` + "`PROXY=kube-proxy`" + ` or ` + "`PROXY=nftproxy`" + ` either runs with one proxy. ` + "`make e2e-kind`" + ` runs the smoke tests in a cluster
+made by kind, without kube-proxy, with our image and manifests/overlays/kind; it needs Docker.
+
+The images of the test pods are put together from upstream's Go module and Debian's packages, under the names that the
+tests look for, so that nothing is pulled (e2e/conformance/images).
 
 `
 
@@ -35,7 +40,16 @@ func (o options) table() error {
 	if err != nil {
 		return err
 	}
+	ours.Results, peer.Results = of(tests, ours.Results), of(tests, peer.Results)
 	return os.WriteFile(o.doc, []byte(preface+describe(ours, peer)+render(tests, ours, peer)), 0o644)
+}
+
+// of are the results of tests that are not left out; earlier runs may have tried others.
+func of(tests []test, results []result) []result {
+	return slices.DeleteFunc(slices.Clone(results), func(r result) bool {
+		i := slices.IndexFunc(tests, func(t test) bool { return t.Name == r.Name })
+		return i < 0 || tests[i].Skip != ""
+	})
 }
 
 // describe tells of the runs: when, what, where, and how they ended.
