@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -147,8 +148,13 @@ func (d dir) removeStrays() error {
 	return nil
 }
 
-// kubeletSysctls are settings of the machine, not of a namespace, that a kubelet changes.
+// inotifyInstances is how many watchers of files root may have on the machine, 128 by default. Each kubelet, containerd and
+// kube-proxy has some, and with two clusters kube-proxy ends with "too many open files".
+const inotifyInstances = "fs/inotify/max_user_instances"
+
+// kubeletSysctls are settings of the machine, not of a namespace, that a kubelet or we change.
 var kubeletSysctls = []string{
+	inotifyInstances,
 	"kernel/keys/root_maxbytes", "kernel/keys/root_maxkeys", "kernel/panic", "kernel/panic_on_oops",
 	"vm/overcommit_memory", "vm/panic_on_oom",
 }
@@ -171,6 +177,19 @@ func (d dir) saveSysctls() error {
 		return err
 	}
 	return os.WriteFile(d.file("sysctls.json"), text, 0o600)
+}
+
+// allowWatchers raises inotifyInstances if it is low.
+func allowWatchers() error {
+	text, err := os.ReadFile("/proc/sys/" + inotifyInstances)
+	if err != nil {
+		return err
+	}
+	const enough = 1024
+	if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || n >= enough {
+		return err
+	}
+	return os.WriteFile("/proc/sys/"+inotifyInstances, []byte(strconv.Itoa(enough)), 0o644)
 }
 
 // restoreSysctls puts them back; without the file there is nothing to put back.

@@ -68,6 +68,9 @@ func life(o options) error {
 	for _, s := range stages {
 		if err := o.live(s); s.peer && err != nil {
 			fmt.Println("not counted:", err)
+			if err := o.warm(); err != nil { // nor is what it goes on failing with
+				return err
+			}
 		} else if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
 		}

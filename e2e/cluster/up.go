@@ -87,6 +87,9 @@ func (c *cluster) writeFiles() (err error) {
 	if err := d.saveSysctls(); err != nil {
 		return err
 	}
+	if err := allowWatchers(); err != nil {
+		return err
+	}
 	// Nothing outside is asked for names.
 	if err := os.WriteFile(d.file("resolv.conf"), []byte("# none\n"), 0o644); err != nil {
 		return err
