@@ -21,6 +21,7 @@ import (
 	"github.com/vishvananda/netns"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
@@ -39,6 +40,7 @@ type rig struct {
 	health *health.Proxy
 	events chan string
 	flows  *told
+	logger klog.Logger  // of what start runs
 	ahead  atomic.Int64 // how far the clock of health is
 	stop   func()
 }
@@ -96,7 +98,7 @@ func newNS(t testing.TB) netns.NsHandle {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, ns: newNS(t), events: make(chan string, 1000)}
+	r := &rig{t: t, ns: newNS(t), events: make(chan string, 1000), logger: klog.Background()}
 	r.start()
 	return r
 }
@@ -134,7 +136,7 @@ func (r *rig) start() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(r.t.Context())
+	ctx, cancel := context.WithCancel(klog.NewContext(r.t.Context(), r.logger))
 	done := make(chan error, 1)
 	go func() { done <- r.runOn(ctx, r.kernel, &faulty{kernels[1], r.kernel.faults}) }()
 	r.stop = func() {

@@ -336,7 +336,7 @@ func (p *Proxier) apply(ctx context.Context, work pending) error {
 		err = p.resync(ctx, updates)
 		p.compared = time.Now()
 	} else {
-		err = p.sync(ctx, updates)
+		err = p.sync(ctx, updates, start)
 	}
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -83,7 +84,7 @@ type comparison struct {
 }
 
 func (c *comparison) run(ctx context.Context, updates []*update) error {
-	f := c.family
+	f, start := c.family, time.Now()
 	content, err := c.kernel.Read(f)
 	if err = errors.Join(err, c.ignoreOurs()); err != nil {
 		return err
@@ -115,7 +116,7 @@ func (c *comparison) run(ctx context.Context, updates []*update) error {
 		mended.count(m)
 	}
 	klog.FromContext(ctx).V(2).Info("Compared with the kernel", "family", f, "services", len(want),
-		"transactions", mended.batches, "elements", mended.elements)
+		"transactions", mended.batches, "elements", mended.elements, "took", time.Since(start))
 	return nil
 }
 

@@ -149,8 +149,8 @@ func buildOptions(own *config.Own, around *surroundings) build.Options {
 	return build.Options{FailOpenSourceRanges: !own.StrictSourceRanges, CountConnections: own.CountConnections, Beyond: around.beyond}
 }
 
-// sync commits what the updates change. The tables are known.
-func (p *Proxier) sync(ctx context.Context, updates []*update) error {
+// sync commits what the updates change, work on which began at start. The tables are known.
+func (p *Proxier) sync(ctx context.Context, updates []*update, start time.Time) error {
 	p.announce(updates)
 	tx := transaction{}
 	for _, f := range p.families {
@@ -169,7 +169,7 @@ func (p *Proxier) sync(ctx context.Context, updates []*update) error {
 		part.table.counts.add(p.opt.Metrics.Family(ipFamily(part.family)), part.change)
 	}
 	if n := tx.elements(); n > 0 || len(updates) > 0 {
-		klog.FromContext(ctx).V(2).Info("Synced", "services", len(updates), "elements", n)
+		klog.FromContext(ctx).V(2).Info("Synced", "services", len(updates), "elements", n, "took", time.Since(start))
 	}
 	return nil
 }
