@@ -147,7 +147,9 @@ func (d dir) writeImages(pod string) ([]string, error) {
 		"pod.tar":     {podImage, []string{"/pod"}, []imageFile{{At: "pod", From: pod}}},
 		"coredns.tar": {corednsImage, []string{"/coredns"}, []imageFile{{At: "coredns", From: d.file("bin", "coredns")}}},
 		"kube-proxy.tar": {proxyImage, []string{"/usr/local/bin/kube-proxy"},
-			append(nft, imageFile{At: "usr/local/bin/kube-proxy", From: d.file("bin", "kube-proxy")})},
+			append(nft, imageFile{At: "usr/local/bin/kube-proxy", From: d.file("bin", "kube-proxy")},
+				// Without it nft lists tcp as 6, and a restarted kube-proxy removes as foreign what it has just written.
+				imageFile{At: "etc/protocols", Text: []byte("tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n")})},
 	}
 	var archives []string
 	for file, i := range images {
