@@ -31,7 +31,7 @@ type options struct {
 	bin, kubectl          string
 	kubeconfig, netns     string
 	out, doc, machine     string
-	only                  string
+	only, note            string
 	again                 bool
 	procs, attempts       int
 	nodes                 int // that take pods; found out by run
@@ -70,6 +70,7 @@ func command(ctx context.Context, args []string) error {
 	flags.StringVar(&o.netns, "netns", "", "network namespace in which the cluster is reached; empty for this one")
 	flags.StringVar(&o.out, "out", "e2e/conformance/out", "where results and logs are kept")
 	flags.StringVar(&o.doc, "doc", "docs/conformance.md", "table to write")
+	flags.StringVar(&o.note, "note", "", "sentence for the table, on how the runs were made")
 	flags.StringVar(&o.only, "only", "", "regular expression: run only tests that match; results of others are kept")
 	flags.BoolVar(&o.again, "again", false, "run only what has not passed in the run that is kept, and add to it")
 	flags.IntVar(&o.procs, "procs", 4, "tests at a time")

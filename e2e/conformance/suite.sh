@@ -6,7 +6,7 @@
 #
 # Builds upstream's tests and packs their images (cached), starts the cluster of e2e/cluster with the proxy, runs the suite,
 # and takes the cluster down. With $CLUSTER, the directory of a cluster that runs already (make cluster), it uses that one
-# and leaves it. Flags go to `conformance run`: -only REGEXP, -procs N, -attempts N.
+# and leaves it; with $WORKERS the cluster has more than three workers. Flags go to `conformance run`: -only REGEXP, -procs N, -attempts N.
 set -eu
 cd "$(dirname "$0")/../.."
 suite=${1:?smoke or full}
@@ -26,10 +26,14 @@ if [ -z "$dir" ]; then
 	dir=/tmp/nftproxy-upstream
 	trap 'go run ./e2e/cluster -dir "$dir" down' EXIT
 	trap 'exit 1' INT TERM
-	go run ./e2e/cluster -dir "$dir" -proxy "$proxy" up
-	# The traffic distribution tests want three zones; topology hints want them even, and the control plane left out, as
-	# kubeadm does.
-	"$dir/kubectl" label node worker-3 topology.kubernetes.io/zone=c --overwrite
+	workers=${WORKERS:-3}
+	go run ./e2e/cluster -dir "$dir" -proxy "$proxy" -workers "$workers" up
+	# The traffic distribution tests want three zones (some of them with two workers each: WORKERS=6); topology hints want
+	# them even, and the control plane left out, as kubeadm does.
+	for i in $(seq "$workers"); do
+		zone=$(echo a b c | cut -d' ' -f$(((i - 1) * 3 / workers + 1)))
+		"$dir/kubectl" label node "worker-$i" "topology.kubernetes.io/zone=$zone" --overwrite
+	done
 	"$dir/kubectl" taint node control-plane node-role.kubernetes.io/control-plane:NoSchedule
 fi
 go run ./e2e/cluster -dir "$dir" load "$images"

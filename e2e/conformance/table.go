@@ -41,7 +41,11 @@ func (o options) table() error {
 		return err
 	}
 	ours.Results, peer.Results = of(tests, ours.Results), of(tests, peer.Results)
-	return os.WriteFile(o.doc, []byte(preface+describe(ours, peer)+render(tests, ours, peer)), 0o644)
+	note := ""
+	if o.note != "" {
+		note = o.note + "\n\n"
+	}
+	return os.WriteFile(o.doc, []byte(preface+describe(ours, peer)+note+render(tests, ours, peer)), 0o644)
 }
 
 // of are the results of tests that are not left out; earlier runs may have tried others.
