@@ -64,7 +64,7 @@ func life(o options) error {
 		{name: "kube-proxy to nftproxy again", commands: moveIn},
 	}, daily()...)
 	var failed []error
-	fmt.Printf("%-42s %-14s %8s %7s %8s %11s\n", "while", "connections to", "made", "failed", "over 1 s", "slowest")
+	fmt.Printf("%-42s %-14s %8s %7s %7s %8s %11s\n", "while", "connections to", "made", "failed", "again", "over 1 s", "slowest")
 	for _, s := range stages {
 		if err := o.live(s); s.peer && err != nil {
 			fmt.Println("not counted:", err)
@@ -148,7 +148,7 @@ func (o options) live(s stage) error {
 	var failed []error
 	for _, target := range slices.Sorted(maps.Keys(seen)) {
 		n := seen[target]
-		fmt.Printf("%-42s %-14s %8d %7d %8d %8.1f ms\n", "", target, n.Made, n.Failed, n.Over1s, n.Slowest)
+		fmt.Printf("%-42s %-14s %8d %7d %7d %8d %8.1f ms\n", "", target, n.Made, n.Failed, n.Again, n.Over1s, n.Slowest)
 		if n.Failed > 0 || n.Made == 0 {
 			failed = append(failed, fmt.Errorf("%s: %d of %d failed: %s", target, n.Failed, n.Made, strings.Join(n.Failures, "; ")))
 		}
@@ -208,9 +208,9 @@ func (o options) command(line string) error {
 
 // seen is what became of the connections to one target, from all nodes.
 type seen struct {
-	Made, Failed, Over1s int
-	Slowest              float64 `json:"slowestMs"`
-	Failures             []string
+	Made, Failed, Again, Over1s int
+	Slowest                     float64 `json:"slowestMs"`
+	Failures                    []string
 }
 
 // collect asks every pod of the load for its counts, and adds them up.
@@ -243,6 +243,7 @@ func (s seen) plus(n seen, node string) seen {
 	s.Made += n.Made
 	s.Failed += n.Failed
 	s.Over1s += n.Over1s
+	s.Again += n.Again
 	s.Slowest = max(s.Slowest, n.Slowest)
 	for _, f := range n.Failures {
 		s.Failures = append(s.Failures, node+" "+f)
