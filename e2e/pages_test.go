@@ -59,6 +59,7 @@ func ways() []way {
 		{re(`: echo "110 nftproxy" >> /etc/iproute2/rt_protos$`), onServing},
 		{re(`: ip route show table all proto nftproxy$`), onServing},
 		{re(`: kubectl .*exec daemonset/nftproxy -- nftproxy `), execs},
+		{re(`: /tmp/nftproxy-cluster/kubectl `), kubectls}, // of e2e/cluster, with that cluster's configuration
 		{re(`: kubectl `), kubectls},
 		// Tools of others, which are not here, with the names of our files; and what would change the machine.
 		{re(`: (skopeo copy|crane push|ctr|kind load|docker load|grep -o 'sha256:) ?.*`), namesOurImage},
