@@ -40,7 +40,7 @@ go run ./e2e/cluster -dir "$dir" load "$images"
 
 case $proxy in
 nftproxy) version=$(git describe --always --dirty 2>/dev/null || echo unknown) ;;
-*) version=$(sed -n 's|^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*|\1|p' e2e/peers/go.mod), nftables mode ;;
+*) version="$(sed -n 's|^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*|\1|p' e2e/peers/go.mod), nftables mode" ;;
 esac
 "$bin/conformance" run -suite "$suite" -proxy "$proxy" -version "$version" -bin "$bin" -kubectl "$peers/kubectl" \
 	-kubeconfig "$dir/admin.kubeconfig" -netns "/run/netns/$(sed -n 's/^CLIENT=//p' "$dir/env")" \
