@@ -282,13 +282,14 @@ func goes(r *readers, l line) error {
 		return fmt.Errorf("no tests in %s (%v)", m[1], err)
 	}
 	for _, alternative := range strings.Split(m[2], "|") {
-		if alternative == "" || alternative == "XXX" {
-			continue
+		name := strings.Trim(alternative, "^$")
+		if name == "" {
+			continue // no test, for benchmarks alone
 		}
 		found := false
 		for _, f := range files {
 			text, err := os.ReadFile(f)
-			found = found || err == nil && strings.Contains(string(text), "func "+strings.Trim(alternative, "^$"))
+			found = found || err == nil && strings.Contains(string(text), "func "+name)
 		}
 		if !found {
 			return fmt.Errorf("%s has no test %s", m[1], alternative)

@@ -5,7 +5,7 @@
 // it says of sizes that were not measured.
 //
 //	go run -C e2e/bench ./model out/samples.json ...                      every figure of the benchmark that follows the size
-//	go test ./nft -run XXX -bench KernelMemory -benchtime 1x -count 5 | go run -C e2e/bench ./model -unit MiB
+//	go test ./nft -run '^$' -bench KernelMemory -benchtime 1x -count 5 | go run -C e2e/bench ./model -unit MiB
 package main
 
 import (
