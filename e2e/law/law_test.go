@@ -1,133 +1,78 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package law holds the rules that the code as a whole keeps: who may import whom, and what the product never does.
+// Package law holds the rules that the code as a whole keeps. It reads the repository's sources and the go command's package
+// lists; it never builds or runs the product.
+//
+//	imports_test.go  which package may import which, and what pure packages never use
+//	lines_test.go    how many lines each package has at most, and what lies at the top of the repository
+//	cycles_test.go   the files of the loop's package call each other in one direction only
 package law
 
 import (
-	"bufio"
-	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
-	"os"
+	"encoding/json"
+	"errors"
+	"io"
 	"os/exec"
-	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
-const module = "github.com/nftproxy/nftproxy/"
-
-// mayImport says which of our packages those below a folder may use. What is not listed may use none.
-var mayImport = map[string][]string{
-	"nft":       {},
-	"routing":   {},
-	"ctsync":    {},
-	"proxier":   {"proxier", "nft", "routing", "ctsync"},
-	"cmd":       {"proxier", "nft", "routing", "ctsync", "cmd"},
-	"manifests": {"proxier", "nft", "routing", "ctsync", "cmd"},
-	"e2e":       {"e2e", "proxier", "nft", "routing", "ctsync"},
-}
-
-// kubernetesFree are the packages that know nothing of Kubernetes.
-var kubernetesFree = []string{"nft", "routing", "ctsync"}
-
-// root is the repository's.
-const root = "../.."
-
-func top(pkg string) string { return strings.SplitN(pkg, "/", 2)[0] }
-
-func TestImportsRunOneWay(t *testing.T) {
-	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, module+"...").CombinedOutput()
-	if err != nil {
-		t.Fatalf("go list: %v\n%s", err, out)
-	}
-	packages := 0
-	for sc := bufio.NewScanner(strings.NewReader(string(out))); sc.Scan(); {
-		fields := strings.Fields(sc.Text())
-		from, ok := strings.CutPrefix(fields[0], module)
-		if !ok {
-			continue
-		}
-		packages++
-		for _, imp := range fields[1:] {
-			if to, ours := strings.CutPrefix(imp, module); ours && top(to) != top(from) && !contains(mayImport[top(from)], top(to)) {
-				t.Errorf("%s imports %s", from, to)
-			}
-			if contains(kubernetesFree, top(from)) && strings.HasPrefix(imp, "k8s.io/") {
-				t.Errorf("%s imports %s, but knows nothing of Kubernetes", from, imp)
-			}
-			if imp == "os/exec" && top(from) != "e2e" {
-				t.Errorf("%s imports os/exec: the product executes no binary", from)
-			}
-		}
-	}
-	if packages < 10 {
-		t.Errorf("saw only %d packages", packages)
-	}
-}
-
-func contains(list []string, v string) bool {
-	for _, s := range list {
-		if s == v {
-			return true
-		}
-	}
-	return false
-}
-
-// Budgets of length: a function that is longer holds several thoughts, a file several subjects.
 const (
-	maxFunction = 60
-	maxFile     = 450
+	module = "github.com/nftproxy/nftproxy"
+	// root is the repository, seen from this package.
+	root = "../.."
 )
 
-func TestLengths(t *testing.T) {
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
-			strings.HasPrefix(path, filepath.Join(root, "e2e")) {
-			return err
-		}
-		return lengths(t, path)
-	})
+// goPackage is what this test needs of the output of `go list -json`.
+type goPackage struct {
+	ImportPath string
+	Dir        string
+	Name       string
+	Export     string // file with export data
+	GoFiles    []string
+	Imports    []string
+}
+
+// path is the package's path inside the module, "." for the module's own.
+func (p goPackage) path() string {
+	return strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+}
+
+// list runs `go list -json` with more arguments in the repository's root.
+func list(t *testing.T, args ...string) (out []goPackage) {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Name,Export,GoFiles,Imports"}, args...)...)
+	cmd.Dir = root
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	text, err := cmd.Output()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("go list %q: %v\n%s", args, err, &stderr)
+	}
+	for d := json.NewDecoder(strings.NewReader(string(text))); ; {
+		var p goPackage
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return out
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, p)
 	}
 }
 
-func lengths(t *testing.T, path string) error {
-	files := token.NewFileSet()
-	src, err := os.ReadFile(path)
-	if err != nil {
-		return err
+// ours are the packages of the module, listed once.
+func ours(t *testing.T) []goPackage {
+	t.Helper()
+	packages.Do(func() { packages.list = list(t, "./...") })
+	if len(packages.list) < 10 {
+		t.Fatalf("the module has %d packages only", len(packages.list))
 	}
-	file, err := parser.ParseFile(files, path, src, parser.ParseComments)
-	if err != nil {
-		return err
-	}
-	if n := strings.Count(string(src), "\n"); n > maxFile {
-		t.Errorf("%s has %d lines, at most %d", path, n, maxFile)
-	}
-	if !strings.HasPrefix(string(src), "// Copyright 2026 The nftproxy Authors\n// SPDX-License-Identifier: Apache-2.0\n") {
-		t.Errorf("%s lacks the licence header", path)
-	}
-	for _, decl := range file.Decls {
-		if f, ok := decl.(*ast.FuncDecl); ok {
-			if n := files.Position(f.End()).Line - files.Position(f.Pos()).Line + 1; n > maxFunction && !tableLiteral(f) {
-				t.Errorf("%s has %d lines, at most %d", fmt.Sprintf("%s: %s", path, f.Name.Name), n, maxFunction)
-			}
-		}
-	}
-	return nil
+	return packages.list
 }
 
-// tableLiteral tells functions that are one literal with a return around it.
-func tableLiteral(f *ast.FuncDecl) bool {
-	if f.Body == nil || len(f.Body.List) == 0 {
-		return false
-	}
-	_, ok := f.Body.List[len(f.Body.List)-1].(*ast.ReturnStmt)
-	return ok && len(f.Body.List) <= 2
+var packages struct {
+	sync.Once
+	list []goPackage
 }
