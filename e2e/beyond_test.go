@@ -147,7 +147,7 @@ func (b *beyond) startBoth(config routing.Config) {
 			want += 2 // families
 		}
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(lab.HangLimit); ; time.Sleep(5 * time.Millisecond) {
 		got := lab.Must(b.node.Run("ip", "-4", "route", "show", "table", "all", "proto", "110"))(b.t) +
 			lab.Must(b.node.Run("ip", "-6", "route", "show", "table", "all", "proto", "110"))(b.t)
 		if strings.Count(got, " via ") == want {
@@ -191,7 +191,7 @@ func (b *beyond) add(change func(*corev1.Service), eps ...lab.Endpoint) service 
 	}
 	b.apply(s.Service, lab.NewSlices(s.Service, eps...))
 	bin := lab.Must(lab.NftproxyBinary())(b.t)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(lab.HangLimit); ; time.Sleep(10 * time.Millisecond) {
 		all := true
 		for _, n := range []*lab.Node{b.node, b.balancer} {
 			all = all && knows(lab.Must(n.Run(bin, "dump", "-o", "json"))(b.t), s.Name, 4)
@@ -302,7 +302,7 @@ func (b *beyond) one(t *testing.T, s service, h hop, f lab.Family, proto lab.Pro
 	if got := names.flow(t, b.node, proto, func(o, _ ends) bool { return o.src == conn.Source }); h.back != "" && got != h.back {
 		t.Errorf("the node has %q of the way back, want %q", got, h.back)
 	}
-	if r := conn.Ping(time.Second); r.Verdict != lab.Answered || r.Backend != h.backend {
+	if r := conn.Ping(lab.DefaultTimeout); r.Verdict != lab.Answered || r.Backend != h.backend {
 		t.Errorf("later: %s", r)
 	}
 }

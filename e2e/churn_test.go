@@ -23,10 +23,6 @@ func connections() int64 {
 	return 100_000
 }
 
-// grace is how long after the commit a connection may still reach an endpoint that was removed: its packet was
-// on its way.
-const grace = 50 * time.Millisecond
-
 // While endpoints come and go, and one good one stays, no connection fails, and none reaches an endpoint that
 // is gone.
 func TestEndpointChurn(t *testing.T) {
@@ -44,19 +40,19 @@ func TestEndpointChurn(t *testing.T) {
 			index[p.Name] = i
 		}
 		var late, failed atomic.Int64
-		var total atomic.Int64
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		var total, changes atomic.Int64
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute) // a guard against hanging
 		defer cancel()
 		each := func(r lab.Result) {
-			end := time.Now()
 			if r.Verdict != lab.Answered {
 				failed.Add(1)
 				t.Errorf("connection %d: %s", total.Load(), r)
-			} else if at := gone[index[r.Backend]].Load(); at != 0 && end.Add(-r.Took).UnixNano() > at+int64(grace) {
+			} else if at := gone[index[r.Backend]].Load(); at != 0 && r.Began.UnixNano() > at {
+				// The connection began after the commit, so not one of its packets was on its way then.
 				late.Add(1)
-				t.Errorf("reached %s %s after it was gone", r.Backend, end.Add(-r.Took).Sub(time.Unix(0, at)))
+				t.Errorf("reached %s %s after it was gone", r.Backend, r.Began.Sub(time.Unix(0, at)))
 			}
-			if total.Add(1) >= connections() || failed.Load()+late.Load() > 5 {
+			if total.Add(1) >= connections() && changes.Load() >= 10 || failed.Load()+late.Load() > 5 {
 				cancel()
 			}
 		}
@@ -81,9 +77,8 @@ func TestEndpointChurn(t *testing.T) {
 		}()
 		// 3, 2, 4, 1, ... endpoints; pod 0 always serves.
 		sets := [][]int{{0, 1, 2}, {0, 1}, {0, 3, 4, 5}, {0}, {0, 2, 5}, {0, 1, 2, 3, 4, 5}, {0, 4}}
-		changes := 0
-		for ; ctx.Err() == nil; changes++ {
-			want := sets[changes%len(sets)]
+		for ; ctx.Err() == nil; changes.Add(1) {
+			want := sets[int(changes.Load())%len(sets)]
 			var chosen []*lab.Pod
 			serving := map[int]bool{}
 			for _, i := range want {
@@ -103,19 +98,16 @@ func TestEndpointChurn(t *testing.T) {
 			}
 		}
 		<-done
-		t.Logf("%d connections, %d changes, %d failed, %d late", total.Load(), changes, failed.Load(), late.Load())
+		t.Logf("%d connections, %d changes, %d failed, %d late", total.Load(), changes.Load(), failed.Load(), late.Load())
 		if total.Load() < connections() && failed.Load()+late.Load() == 0 {
-			t.Errorf("only %d connections in the time, want %d", total.Load(), connections())
-		}
-		if changes < 10 {
-			t.Errorf("only %d changes", changes)
+			t.Errorf("stuck after %d of %d connections and %d changes", total.Load(), connections(), changes.Load())
 		}
 	})
 }
 
 // waitSlots waits until the Service at node 1 has n endpoints in the kernel.
 func (c *cluster) waitSlots(ctx context.Context, f nft.Family, n int) {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(lab.HangLimit)
 	for ctx.Err() == nil {
 		have := 0
 		for _, e := range c.snapshot(c.Node(1), f).Elements {

@@ -188,7 +188,7 @@ func tellsAll(t *testing.T, node *lab.Node, flags []string, all []damage) {
 // awaitEndpoints waits until each table of node 1 has n endpoints of a Service port.
 func (c *cluster) awaitEndpoints(name string, n int) {
 	c.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) { // between polls
+	for deadline := time.Now().Add(lab.HangLimit); ; time.Sleep(5 * time.Millisecond) { // between polls
 		right := 0
 		for _, f := range nft.Families() {
 			_, ports := inspect.Collect(c.snapshot(c.Node(1), f), nil)

@@ -189,7 +189,7 @@ func (x *explained) agree(cells []cell) {
 		if batches[want] == nil {
 			batches[want] = &batch{}
 		}
-		batches[want].add(c, e)
+		batches[want].add(c, e, want)
 	}
 	for _, want := range slices.Sorted(maps.Keys(batches)) {
 		b := batches[want]
@@ -220,12 +220,12 @@ type batch struct {
 	probes      []lab.Probe
 }
 
-func (b *batch) add(c cell, e *explain.Explanation) {
+func (b *batch) add(c cell, e *explain.Explanation, want lab.Verdict) {
 	n, timeout := sent, lab.DefaultTimeout
 	switch {
 	case e.Outcome == explain.Delivered:
 		n = perCandidate * len(e.Candidates)
-	case e.Outcome == explain.Dropped, c.proto == lab.SCTP:
+	case want == lab.Dropped:
 		timeout = 300 * time.Millisecond
 	}
 	b.cells, b.answers, b.first, b.sent = append(b.cells, c), append(b.answers, e), append(b.first, len(b.probes)), append(b.sent, n)
@@ -314,14 +314,14 @@ func TestExplainAgrees(t *testing.T) {
 // settled is a table once all Services are in it.
 func (x *explained) settled(n *lab.Node, f nft.Family) *nft.Snapshot {
 	x.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(lab.HangLimit); ; time.Sleep(20 * time.Millisecond) {
 		s := x.snapshot(n, f)
 		table, ports := inspect.Collect(s, nil)
 		if len(ports) == 9*3 && len(table.ServiceCIDRs) == 1 {
 			return s
 		}
 		if time.Now().After(deadline) {
-			x.t.Fatalf("%s %s: %d Service ports, %d Service CIDRs after 10 s", n, f, len(ports), len(table.ServiceCIDRs))
+			x.t.Fatalf("%s %s: %d Service ports, %d Service CIDRs", n, f, len(ports), len(table.ServiceCIDRs))
 		}
 	}
 }

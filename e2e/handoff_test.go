@@ -129,7 +129,7 @@ func TestHandoffKeepsFlows(t *testing.T) {
 	}
 	// A new connection to the second pod shows that the change is committed; what is stale goes within 500 ms of that.
 	for _, f := range lab.Families() {
-		for end := time.Now().Add(10 * time.Second); b.Client(1).Ask(lab.TCP, cluster.nodePort(f)).Backend != "pod-3-2"; {
+		for end := time.Now().Add(lab.HangLimit); b.Client(1).Ask(lab.TCP, cluster.nodePort(f)).Backend != "pod-3-2"; {
 			if time.Now().After(end) {
 				t.Fatal("the second pod is never chosen")
 			}
@@ -137,7 +137,7 @@ func TestHandoffKeepsFlows(t *testing.T) {
 	}
 	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		for _, c := range conns {
-			if r := c.Ping(time.Second); r.Backend != "pod-3-1" || r.Source != c.Source {
+			if r := c.Ping(lab.DefaultTimeout); r.Backend != "pod-3-1" || r.Source != c.Source {
 				t.Fatalf("%s: %s, was %s", c.name, r, c.Result)
 			}
 		}

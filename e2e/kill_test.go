@@ -75,7 +75,7 @@ func (c *cluster) programmed(n *lab.Node, f nft.Family) []string {
 // equals waits until a node's tables hold the state and nothing else.
 func (c *cluster) equals(n *lab.Node, s state) {
 	c.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(lab.HangLimit)
 	for {
 		same := true
 		for i, f := range nft.Families() {
@@ -150,7 +150,7 @@ func TestKillAtRandomPoints(t *testing.T) {
 		}
 		c.equals(c.Node(1), want)
 		for i, conn := range conns {
-			if p := conn.Ping(5 * time.Second); p.Verdict != lab.Answered {
+			if p := conn.Ping(lab.DefaultTimeout); p.Verdict != lab.Answered {
 				t.Fatalf("after %d kills: connection %d: %s", k+1, i, p)
 			}
 		}

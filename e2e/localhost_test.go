@@ -33,7 +33,7 @@ func onLocalhost(c *cluster, others ...string) *cluster {
 // eventually sends a probe until it ends as wanted.
 func (c *cluster) eventually(what string, p lab.Probe, ok func(lab.Result) bool) {
 	c.t.Helper()
-	if r, held := p.Eventually(20*time.Second, ok); !held {
+	if r, held := p.Eventually(lab.HangLimit, ok); !held {
 		c.t.Fatalf("%s: %s %s: %s", what, p.Proto, p.To, r)
 	}
 }
@@ -164,7 +164,7 @@ func TestLocalhostInternalPolicy(t *testing.T) {
 func (c *cluster) eventAbout(service, reason string) {
 	c.t.Helper()
 	events := c.spec.API.ControlPlane.Client.EventsV1().Events("default")
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(lab.HangLimit); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		list, err := events.List(c.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			c.t.Fatal(err)

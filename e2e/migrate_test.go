@@ -180,7 +180,7 @@ func (m *move) kubeProxyServes(n *lab.Node) {
 	kernel := lab.Must(nft.Open(n.FD()))(m.t)
 	defer kernel.Close()
 	for _, f := range nft.Families() {
-		for deadline := time.Now().Add(30 * time.Second); !lab.Must(kernel.KubeProxyServes(f))(m.t); time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(lab.HangLimit); !lab.Must(kernel.KubeProxyServes(f))(m.t); time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				m.t.Fatalf("%s: kube-proxy has no rules of %s", n, f)
 			}

@@ -86,7 +86,7 @@ func (r *routed) ours() string {
 func (r *routed) soon(what string, ok func() (bool, string)) {
 	r.t.Helper()
 	var last string
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(lab.HangLimit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		var good bool
 		if good, last = ok(); good {
 			return
@@ -252,7 +252,7 @@ func TestRoutingRefusesWrongSettings(t *testing.T) {
 			r.start()
 			select {
 			case <-r.proxy.Done():
-			case <-time.After(20 * time.Second):
+			case <-time.After(lab.HangLimit):
 				t.Fatal("it runs")
 			}
 			if err := r.proxy.Stop(); err == nil {

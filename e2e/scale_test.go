@@ -118,7 +118,7 @@ func (c *cluster) measure(t *testing.T, n int, pod *lab.Pod) scaled {
 	spec.NoWait = true
 	proxy := lab.Must(lab.StartProxy(c.Node(1), spec))(t)
 	// One endpoint in three is real.
-	if r, ok := last.Eventually(30*time.Second, func(r lab.Result) bool { return r.Verdict == lab.Answered }); !ok {
+	if r, ok := last.Eventually(lab.HangLimit, func(r lab.Result) bool { return r.Verdict == lab.Answered }); !ok {
 		t.Fatalf("last Service: %s", r)
 	}
 	took := time.Since(start)

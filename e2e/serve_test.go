@@ -122,7 +122,7 @@ func (c *cluster) checkRefused(f lab.Family) {
 func (c *cluster) checkEmpty(n *lab.Node) {
 	c.t.Helper()
 	ofNode := []nft.SetID{nft.Pods, nft.ServiceCIDRs, nft.NodePortAddresses}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(lab.HangLimit)
 	for {
 		var left []nft.Element
 		for _, f := range nft.Families() {

@@ -58,7 +58,7 @@ func (s *stories) ask(from *lab.Host, index int, load bool, want lab.Verdict) {
 		to = at(lab.LoadBalancerIP(lab.IPv4, index), 80)
 	}
 	p := lab.Probe{From: from, Proto: lab.TCP, To: to, Timeout: 500 * time.Millisecond}
-	if r, ok := p.Eventually(10*time.Second, func(r lab.Result) bool { return r.Verdict == want }); !ok {
+	if r, ok := p.Eventually(lab.HangLimit, func(r lab.Result) bool { return r.Verdict == want }); !ok {
 		s.t.Fatalf("%s from %s: %s, want %s", to, from, r, want)
 	}
 }
@@ -128,7 +128,7 @@ func (s *stories) onceTraced(p lab.Probe) {
 func (s *stories) reaches(from *lab.Host, index int, backend string) {
 	s.t.Helper()
 	p := lab.Probe{From: from, Proto: lab.TCP, To: at(lab.ClusterIP(lab.IPv4, index), 80)}
-	if r, ok := p.Eventually(10*time.Second, func(r lab.Result) bool { return r.Backend == backend }); !ok {
+	if r, ok := p.Eventually(lab.HangLimit, func(r lab.Result) bool { return r.Backend == backend }); !ok {
 		s.t.Fatalf("%s is never reached: %s", backend, r)
 	}
 }

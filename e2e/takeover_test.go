@@ -85,7 +85,7 @@ func takeOver(t *testing.T, mode, served string) {
 // holds waits until a node's ruleset has some words and lacks others.
 func holds(t *testing.T, node *lab.Node, want, not []string) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(lab.HangLimit); ; time.Sleep(50 * time.Millisecond) {
 		text := lab.Must(lab.NFT(node.Host, "list", "ruleset"))(t)
 		bad := ""
 		for _, w := range want {

@@ -185,28 +185,34 @@ func (s *stage) policies(context.Context) error {
 	return nil
 }
 
+// How often the endpoints are changed under load, and how many connections are made between two changes. On an idle machine
+// both together take some five seconds.
+const scaleChanges, connectionsPerChange = 60, 100
+
 // scale changes endpoints under load.
 func (s *stage) scale(ctx context.Context) error {
-	s.title("Endpoints scaled 3 -> 1 -> 2 -> 3 -> ... for five seconds under load")
+	s.title("Endpoints scaled 3 -> 1 -> 2 -> 3 -> ... %d times under load", scaleChanges)
 	path := filepath.Join(s.dir, "web.yaml")
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	load, cancel := context.WithTimeout(ctx, 5*time.Second)
+	load, cancel := context.WithTimeout(ctx, lab.HangLimit)
 	defer cancel()
-	var failed atomic.Int64
+	var answered, failed atomic.Int64
 	done := make(chan *lab.Tally, 1)
 	go func() {
 		done <- lab.Probe{From: s.Client(1).Host, Proto: lab.TCP, To: netip.AddrPortFrom(lab.ClusterIP(lab.IPv6, 10), 80)}.
 			Storm(load, 2, func(r lab.Result) {
-				if r.Verdict != lab.Answered {
+				if r.Verdict == lab.Answered {
+					answered.Add(1)
+				} else {
 					failed.Add(1)
 				}
 			})
 	}()
-	changes := 0
-	for ; load.Err() == nil; changes++ {
+	began, changes := time.Now(), 0
+	for ; changes < scaleChanges && load.Err() == nil; changes++ {
 		text := string(whole)
 		for _, pod := range [][]string{nil, {"1.12", "2.11"}, {"2.11"}}[changes%3] {
 			for line := range strings.Lines(text) {
@@ -218,11 +224,17 @@ func (s *stage) scale(ctx context.Context) error {
 		if err := replaceFile(path, text); err != nil {
 			return err
 		}
-		pause(load, 50*time.Millisecond)
+		// The next change comes after connections that began after this one, on a slow machine too.
+		for seen := answered.Load() + failed.Load(); answered.Load()+failed.Load() < seen+connectionsPerChange && load.Err() == nil; {
+			pause(load, 10*time.Millisecond)
+		}
 	}
+	cancel()
 	tally := <-done
-	fmt.Fprintf(s.out, "   %d connections during %d changes, %d failed; slowest %s\n", tally.Total, changes, failed.Load(), tally.Slowest.Round(10*time.Microsecond))
-	s.expect(failed.Load() == 0 && tally.Total > 1000 && changes > 20, "under load: %s", tally)
+	fmt.Fprintf(s.out, "   %d connections during %d changes in %s, %d failed; slowest %s\n", tally.Total, changes,
+		time.Since(began).Round(time.Millisecond), failed.Load(), tally.Slowest.Round(10*time.Microsecond))
+	s.expect(failed.Load() == 0 && changes == scaleChanges, "under load, after %d changes: %s", changes, tally)
+	s.expect(len(tally.Backends) == 3, "under load %s answered, want three endpoints", names(tally))
 	return replaceFile(path, string(whole))
 }
 
@@ -252,8 +264,8 @@ func (s *stage) flush(context.Context) error {
 	}
 	start := time.Now()
 	for _, f := range lab.Families() {
-		p := lab.Probe{From: s.Pod(1, 3).Host, Proto: lab.TCP, To: netip.AddrPortFrom(lab.ClusterIP(f, 10), 80), Timeout: 20 * time.Millisecond}
-		r, ok := p.Eventually(5*time.Second, func(r lab.Result) bool { return r.Verdict == lab.Answered })
+		p := lab.Probe{From: s.Pod(1, 3).Host, Proto: lab.TCP, To: netip.AddrPortFrom(lab.ClusterIP(f, 10), 80), Timeout: 200 * time.Millisecond}
+		r, ok := p.Eventually(lab.HangLimit, func(r lab.Result) bool { return r.Verdict == lab.Answered })
 		fmt.Fprintf(s.out, "   %s served again after %s\n", f, time.Since(start).Round(100*time.Microsecond))
 		s.expect(ok, "not repaired: %s", r)
 	}

@@ -50,7 +50,7 @@ func (h *Host) Open(proto Proto, to netip.AddrPort) (*Conn, error) {
 func (c *Conn) Ping(timeout time.Duration) Result {
 	start := time.Now()
 	r := c.ping(start.Add(timeout))
-	r.Took = time.Since(start)
+	r.Began, r.Took = start, time.Since(start)
 	r.Local = c.Local
 	return r
 }

@@ -166,7 +166,7 @@ func TestProxyLife(t *testing.T) {
 	vip := lab.Probe{From: n.Pod(1, 2).Host, Proto: lab.TCP, To: netip.AddrPortFrom(lab.ClusterIP(lab.IPv4, webIndex), 80)}
 	until := func(v lab.Verdict) {
 		t.Helper()
-		if r, ok := vip.Eventually(20*time.Second, func(r lab.Result) bool { return r.Verdict == v }); !ok {
+		if r, ok := vip.Eventually(lab.HangLimit, func(r lab.Result) bool { return r.Verdict == v }); !ok {
 			t.Fatalf("want %s, got %s", v, r)
 		}
 	}

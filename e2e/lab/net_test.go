@@ -245,7 +245,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		once()
 	}
 	// A server's side of a connection is closed by its own goroutine, a little later.
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(lab.HangLimit)
 	for count() > before && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}

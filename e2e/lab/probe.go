@@ -31,8 +31,12 @@ const (
 )
 
 // DefaultTimeout is how long a probe waits before it counts as dropped. Answers take well below a millisecond on an idle
-// machine; the rest is for one that is not. Where a drop is expected, a Probe may set less.
-const DefaultTimeout = 2 * time.Second
+// machine; the rest is for a busy one, where a thread may not run for seconds. Where a drop is expected, a Probe may set less.
+const DefaultTimeout = 10 * time.Second
+
+// HangLimit is how long a test waits for something that has to happen. It is a guard against waiting for ever, not an
+// expectation of how fast the machine is.
+const HangLimit = 2 * time.Minute
 
 // Probe is one connection or datagram to send.
 type Probe struct {
@@ -52,6 +56,7 @@ type Result struct {
 	Backend string         // who answered
 	Source  netip.AddrPort // the sender, as the backend saw it
 	Local   netip.AddrPort // the sender, as it saw itself
+	Began   time.Time      // before the first packet was sent
 	Took    time.Duration
 	Err     error // nil if and only if answered
 }
@@ -97,7 +102,7 @@ func (p Probe) Send() Result {
 	} else {
 		r = p.stream(start.Add(p.Timeout))
 	}
-	r.Took = time.Since(start)
+	r.Began, r.Took = start, time.Since(start)
 	return r
 }
 

@@ -202,7 +202,7 @@ func (s ProxySpec) writeConfig(node *Node) (string, error) {
 func (p *Proxy) WaitReady() error {
 	timeout := p.Spec.Timeout
 	if timeout == 0 {
-		timeout = 30 * time.Second
+		timeout = HangLimit
 	}
 	probes := p.Spec.Ready
 	if p.Spec.API != nil {
@@ -242,7 +242,7 @@ func (p *Proxy) readiness(probes []Probe) error {
 // an error, with the body returned all the same.
 func (h *Host) Get(url string) (string, error) {
 	client := http.Client{
-		Timeout: 5 * time.Second,
+		Timeout: DefaultTimeout,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {

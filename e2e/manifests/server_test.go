@@ -139,7 +139,7 @@ func exactlyUsed(t *testing.T, cp *lab.ControlPlane, log string) {
 	// The server streams first lists, so that list is used with older ones only.
 	isList := func(p string) bool { return strings.HasSuffix(p, " list") }
 	want := slices.DeleteFunc(slices.Clone(mine), isList)
-	for until := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for until := time.Now().Add(lab.HangLimit); ; time.Sleep(50 * time.Millisecond) {
 		used, refused := asked(t, log)
 		if len(refused) > 0 {
 			t.Fatalf("refused: %q", refused)

@@ -36,9 +36,6 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// patience is how long something may take that is to happen soon.
-const patience = 20 * time.Second
-
 // pair is a cluster of two nodes, of which the first runs nftproxy and the
 // second real kube-proxy.
 type pair struct {
@@ -79,7 +76,7 @@ type answer struct {
 // ask asks from inside a node.
 func ask(t *testing.T, node *lab.Node, method, url, body string) (answer, error) {
 	t.Helper()
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+	client := http.Client{Timeout: lab.DefaultTimeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {
 			err = node.Do(func() (err error) {
@@ -107,7 +104,7 @@ func ask(t *testing.T, node *lab.Node, method, url, body string) (answer, error)
 // wanted status, and returns the answers.
 func (p *pair) both(t *testing.T, method, url, body string, status int) (ours, theirs answer) {
 	t.Helper()
-	until := time.Now().Add(patience)
+	until := time.Now().Add(lab.HangLimit)
 	for {
 		o, errO := ask(t, p.Node(1), method, url, body)
 		k, errK := ask(t, p.Node(2), method, url, body)
@@ -240,7 +237,7 @@ func (p *pair) metrics(t *testing.T) {
 	// The last of kube-proxy's series to appear is that of a partial sync.
 	const last = "kubeproxy_sync_partial_proxy_rules_duration_seconds"
 	var ours, theirs map[string]string
-	for until := time.Now().Add(patience); theirs[last] == ""; time.Sleep(50 * time.Millisecond) {
+	for until := time.Now().Add(lab.HangLimit); theirs[last] == ""; time.Sleep(50 * time.Millisecond) {
 		o, k := p.both(t, http.MethodGet, metricsURL+"/metrics", "", 200)
 		ours, theirs = describe(t, o.Body), describe(t, k.Body)
 		if time.Now().After(until) {
@@ -328,7 +325,7 @@ func (p *pair) weight(t *testing.T, name string, f lab.Family, weight string) {
 	t.Helper()
 	const header = "X-Load-Balancing-Endpoint-Weight"
 	get := func(i int) answer {
-		until := time.Now().Add(patience)
+		until := time.Now().Add(lab.HangLimit)
 		for {
 			a, err := ask(t, p.Node(i), http.MethodGet, "http://"+p.Node(i).At(f, 31000).String()+"/healthz", "")
 			if err == nil && a.Header.Get(header) == weight || time.Now().After(until) {
@@ -371,7 +368,7 @@ func (p *pair) eventsAppear(t *testing.T) {
 		"Warning FailedToStartServiceHealthcheck Listen Service taken by kube-proxy",
 		"Warning FailedToStartServiceHealthcheck Listen Service taken by nftproxy",
 	}
-	until := time.Now().Add(patience)
+	until := time.Now().Add(lab.HangLimit)
 	for {
 		got := p.events(t)
 		if !slices.ContainsFunc(want, func(w string) bool { return !slices.Contains(got, w) }) {

@@ -60,7 +60,7 @@ func (s *sink) Problem(r kube.Ref, err error) { s.t.Errorf("problem of %s: %v", 
 func (s *sink) until(what string, ok func() bool) {
 	s.t.Helper()
 	check := func() bool { s.mu.Lock(); defer s.mu.Unlock(); return ok() }
-	for end := time.Now().Add(time.Minute); !check(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(lab.HangLimit); !check(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			s.t.Fatalf("waited in vain for: %s\n%s", what, strings.Join(s.log, "\n"))
 		}
