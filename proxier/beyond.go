@@ -11,12 +11,12 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
+	"github.com/nftproxy/nftproxy/proxier/services"
 	"github.com/nftproxy/nftproxy/routing"
 )
 
 // beyond tells what of a family's traffic the configured routing leads to a balancer behind a device.
-func (in inputs) beyond(f nft.Family) (out build.Beyond) {
+func (in inputs) beyond(f nft.Family) (out services.Beyond) {
 	c := &in.config.Own.Routing
 	// Without a gateway of its family, a steered packet would find no route in the steering table.
 	out.Steering = c.Steering.Enabled && hasFamily(c.Steering.Gateways, f)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/services"
 	"github.com/nftproxy/nftproxy/routing"
 )
 
@@ -24,27 +24,27 @@ func TestBeyondFromConfig(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		routes routing.Config
-		build  build.Beyond
+		build  services.Beyond
 		rules  nft.Beyond
 		both   bool // the same in IPv6; otherwise nothing there
 	}{
-		{"nothing", routing.Config{}, build.Beyond{}, nft.Beyond{}, true},
-		{"reach", routing.Config{Reach: routing.Reach{Enabled: true}}, build.Beyond{}, nft.Beyond{}, true},
+		{"nothing", routing.Config{}, services.Beyond{}, nft.Beyond{}, true},
+		{"reach", routing.Config{Reach: routing.Reach{Enabled: true}}, services.Beyond{}, nft.Beyond{}, true},
 		{"steering", routing.Config{Steering: routing.Steering{Enabled: true, Device: "mp0", Gateways: hops}},
-			build.Beyond{Steering: true}, nft.Beyond{Steering: true, Mark: routing.DefaultMark, Mask: ^uint32(0)}, true},
+			services.Beyond{Steering: true}, nft.Beyond{Steering: true, Mark: routing.DefaultMark, Mask: ^uint32(0)}, true},
 		{"steering of one family", routing.Config{Steering: routing.Steering{Enabled: true, Device: "mp0", Gateways: hops[:1]}},
-			build.Beyond{Steering: true}, nft.Beyond{Steering: true, Mark: routing.DefaultMark, Mask: ^uint32(0)}, false},
+			services.Beyond{Steering: true}, nft.Beyond{Steering: true, Mark: routing.DefaultMark, Mask: ^uint32(0)}, false},
 		{"hand-off, Cluster", routing.Config{HandOff: routing.HandOff{Enabled: true, Device: "mp0", Cluster: true, Gateways: hops}},
-			build.Beyond{Cluster: true}, nft.Beyond{HandOff: true}, true},
+			services.Beyond{Cluster: true}, nft.Beyond{HandOff: true}, true},
 		{"hand-off, Local, of one family", routing.Config{Subnets: []netip.Prefix{subnet}, HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
-			build.Beyond{Virtual: etp}, nft.Beyond{HandOff: true}, false},
+			services.Beyond{Virtual: etp}, nft.Beyond{HandOff: true}, false},
 		{"masquerade at the hand-off device", routing.Config{Subnets: []netip.Prefix{subnet}, Device: "eth0", Masquerade: routing.Masquerade{Enabled: true},
 			HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
-			build.Beyond{Virtual: etp}, nft.Beyond{HandOff: true, Subnet: subnet, Device: "mp0"}, false},
+			services.Beyond{Virtual: etp}, nft.Beyond{HandOff: true, Subnet: subnet, Device: "mp0"}, false},
 		{"masquerade at the service device, by alias", routing.Config{Subnets: []netip.Prefix{subnet}, Device: "uplink", Masquerade: routing.Masquerade{Enabled: true}},
-			build.Beyond{}, nft.Beyond{Subnet: subnet, Device: "eth0"}, false},
+			services.Beyond{}, nft.Beyond{Subnet: subnet, Device: "eth0"}, false},
 		{"masquerade at the node's device", routing.Config{Subnets: []netip.Prefix{subnet}, Masquerade: routing.Masquerade{Enabled: true}},
-			build.Beyond{}, nft.Beyond{Subnet: subnet, Device: "eth1"}, false},
+			services.Beyond{}, nft.Beyond{Subnet: subnet, Device: "eth1"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &config.Config{}
@@ -60,7 +60,7 @@ func TestBeyondFromConfig(t *testing.T) {
 				t.Errorf("IPv4: %+v and %+v, want %+v and %+v", s.beyond[0], s.byFam[nft.IPv4].config.Beyond, tt.build, tt.rules)
 			}
 			if !tt.both {
-				tt.build, tt.rules = build.Beyond{}, nft.Beyond{}
+				tt.build, tt.rules = services.Beyond{}, nft.Beyond{}
 			}
 			if s.beyond[1] != tt.build || s.byFam[nft.IPv6].config.Beyond != tt.rules {
 				t.Errorf("IPv6: %+v and %+v, want %+v and %+v", s.beyond[1], s.byFam[nft.IPv6].config.Beyond, tt.build, tt.rules)
@@ -74,7 +74,7 @@ func TestBeyondFromConfig(t *testing.T) {
 func TestFlowsBeyond(t *testing.T) {
 	vip, pod, virtual := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddrPort("10.244.0.1:53"), netip.MustParseAddrPort("169.254.169.3:30053")
 	of := func(steered, handed bool) *entry {
-		e := &entry{ports: []build.Port{{Family: nft.IPv4, Serving: []netip.AddrPort{pod}, Service: nft.Service{Name: "a/b", Proto: nft.UDP,
+		e := &entry{ports: []services.Port{{Family: nft.IPv4, Serving: []netip.AddrPort{pod}, Service: nft.Service{Name: "a/b", Proto: nft.UDP,
 			Frontends: []nft.Frontend{{Kind: nft.ClusterIP, Addr: vip, Port: 53, Steered: steered}, {Kind: nft.NodePort, Port: 30053}}}}}}
 		if handed {
 			p := e.ports[0]

@@ -12,9 +12,9 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // Why a Service is set aside: a label of a metric.
@@ -36,7 +36,7 @@ const maxAddresses = 1024
 // leaveOut takes a Service out of a batch that asks for too much. What was committed of it goes: its endpoints would
 // grow stale, and what is served would depend on what happened in which order.
 func (p *Proxier) leaveOut(ctx context.Context, u *update, reason string, size int, err error) {
-	u.next, u.out, u.refused = nil, build.Output{}, true
+	u.next, u.out, u.refused = nil, services.Output{}, true
 	a := p.aside[u.name]
 	if a == nil {
 		a = &aside{}
@@ -62,16 +62,20 @@ func (p *Proxier) tellAside(ctx context.Context, u *update, a *aside, err error)
 	}
 }
 
-// tooMany says what is too much about the frontends of a Service, before they are made.
-func tooMany(own *config.Own, s *kube.Service) error {
-	limit := own.MaxServiceElements
-	addresses, frontends := build.Frontends(s)
+// estimateSlack is by how much an estimate may be above the bound before a Service is built to know its size exactly: the
+// estimate counts endpoints that are not ready, and frontends that another Service has. It bounds the memory of one build to
+// some 32 bytes, the size of an address with its port, for each element of the bound and each unit of the slack.
+const estimateSlack = 4
+
+// tooMany says what is too much about a Service, from counts alone, before anything is made of it.
+func tooMany(own *config.Own, s *kube.Service, slices []*kube.EndpointSlice) error {
+	limit, e := own.MaxServiceElements, services.EstimateOf(s, slices)
 	switch {
 	case limit == 0:
-	case addresses > maxAddresses:
-		return fmt.Errorf("%d addresses of one family: at most %d are served", addresses, maxAddresses)
-	case frontends > limit:
-		return fmt.Errorf("%d frontends: at most %d elements of the kernel's tables are one Service's (maxServiceElements)", frontends, limit)
+	case e.Addresses > maxAddresses:
+		return fmt.Errorf("%d addresses of one family: at most %d are served", e.Addresses, maxAddresses)
+	case e.Frontends > limit || e.Elements > estimateSlack*limit:
+		return fmt.Errorf("%d frontends, some %d elements: at most %d elements of the kernel's tables are one Service's (maxServiceElements)", e.Frontends, e.Elements, limit)
 	}
 	return nil
 }

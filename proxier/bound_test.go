@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // bounded returns a rig whose Services are bounded.
@@ -34,8 +34,8 @@ func (r *rig) served(i int) bool {
 
 // sizeOf is what a Service of two endpoints counts.
 func sizeOf(objects []kube.Object) int {
-	out := build.Build(build.Input{Service: objects[0].(*kube.Service),
-		Slices: []*kube.EndpointSlice{objects[1].(*kube.EndpointSlice), objects[2].(*kube.EndpointSlice)}, Node: build.Node{Name: "node-1"}})
+	out := services.Build(services.Input{Service: objects[0].(*kube.Service),
+		Slices: []*kube.EndpointSlice{objects[1].(*kube.EndpointSlice), objects[2].(*kube.EndpointSlice)}, Node: services.Node{Name: "node-1"}})
 	return out.Size()
 }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package proxier is the control loop: it takes what the sources say (package kube), builds from it what each
-// Service asks of the dataplane (package build), and makes the kernel's tables so (package nft).
+// Service asks of the dataplane (package services), and makes the kernel's tables so (package nft).
 //
 //	source -> tracker -> build -> nft.Diff -> one transaction -> kernel
 //

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // Flows is told what is offered: a ctsync.Syncer. None of its methods may block for long.
@@ -130,7 +130,7 @@ func flowAddr(f nft.Family, a netip.Addr) netip.Addr {
 
 // flowChangesOf are the frontends of a port in the terms of conntrack, with what they offer. Flows may also go to what
 // the port is handed over to, and those of a steered frontend are translated elsewhere.
-func flowChangesOf(port *build.Port) []ctsync.Change {
+func flowChangesOf(port *services.Port) []ctsync.Change {
 	if port == nil {
 		return nil
 	}

@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/localhost"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // Localhost serves NodePorts on loopback addresses: a localhost.Forwarder. Update must not block.
@@ -69,7 +69,7 @@ func (d *loopbackDiff) add(before, after []localhost.Change) {
 
 // loopbackPorts are the NodePorts of a Service that have an endpoint somewhere. Where there is none nobody is to
 // listen, so that clients are refused.
-func loopbackPorts(name kube.Name, ports []build.Port, node nodeAddrs) []localhost.Change {
+func loopbackPorts(name kube.Name, ports []services.Port, node nodeAddrs) []localhost.Change {
 	var out []localhost.Change
 	for i := range ports {
 		port := &ports[i]
@@ -90,7 +90,7 @@ func loopbackPorts(name kube.Name, ports []build.Port, node nodeAddrs) []localho
 // NodePort at an address of the node takes the ClusterIP's place: externalTrafficPolicy does not concern what the node
 // itself sends, whatever it is. Only on a node that takes NodePorts on loopback addresses alone is there none such: there
 // the internal policy counts.
-func loopbackTarget(port *build.Port, node netip.Addr) netip.AddrPort {
+func loopbackTarget(port *services.Port, node netip.Addr) netip.AddrPort {
 	var cluster nft.Frontend // none where another Service has the address
 	for i := range port.Frontends {
 		if port.Frontends[i].Kind == nft.ClusterIP {

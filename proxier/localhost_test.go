@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/localhost"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // loopbackState is what a Localhost was told, as it stands.
@@ -38,8 +38,8 @@ func (s loopbackState) String() string {
 }
 
 // nodePort is one port of a Service with ClusterIP 10.0.0.1:80.
-func nodePort(number uint16, change ...func(*build.Port)) *entry {
-	p := build.Port{Family: nft.IPv4, NodePort: number, Service: nft.Service{
+func nodePort(number uint16, change ...func(*services.Port)) *entry {
+	p := services.Port{Family: nft.IPv4, NodePort: number, Service: nft.Service{
 		Name: "p", Proto: nft.TCP, Served: true,
 		Frontends: []nft.Frontend{
 			{Kind: nft.ClusterIP, Addr: netip.MustParseAddr("10.0.0.1"), Port: 80},
@@ -49,13 +49,13 @@ func nodePort(number uint16, change ...func(*build.Port)) *entry {
 	for _, c := range change {
 		c(&p)
 	}
-	return &entry{ports: []build.Port{p}}
+	return &entry{ports: []services.Port{p}}
 }
 
 // Where connections to localhost are led, and when nobody listens.
 func TestLoopbackTarget(t *testing.T) {
-	internalLocal := func(p *build.Port) { p.Frontends[0].Local = true }
-	noClusterIP := func(p *build.Port) { p.Frontends = p.Frontends[1:] }
+	internalLocal := func(p *services.Port) { p.Frontends[0].Local = true }
+	noClusterIP := func(p *services.Port) { p.Frontends = p.Frontends[1:] }
 	node := nodeAddrs{netip.MustParseAddr("172.18.0.11")}
 	for _, c := range []struct {
 		name string
@@ -64,15 +64,15 @@ func TestLoopbackTarget(t *testing.T) {
 		want string
 	}{
 		{"ClusterIP", nodePort(30080), node, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
-		{"external Local", nodePort(30080, func(p *build.Port) { p.Frontends[1].Local = true }), node, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
+		{"external Local", nodePort(30080, func(p *services.Port) { p.Frontends[1].Local = true }), node, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
 		{"internal Local", nodePort(30080, internalLocal), node, "TCP 127.0.0.1:30080=web:172.18.0.11:30080"},
 		{"internal Local, no NodePorts at the node", nodePort(30080, internalLocal), nodeAddrs{}, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
 		{"ClusterIP of another", nodePort(30080, noClusterIP), node, "TCP 127.0.0.1:30080=web:172.18.0.11:30080"},
 		{"nowhere to go", nodePort(30080, noClusterIP), nodeAddrs{}, ""},
-		{"no endpoint", nodePort(30080, func(p *build.Port) { p.Served = false }), node, ""},
+		{"no endpoint", nodePort(30080, func(p *services.Port) { p.Served = false }), node, ""},
 		{"NodePort of another", nodePort(0), node, ""},
-		{"SCTP", nodePort(30080, func(p *build.Port) { p.Proto = nft.SCTP }), node, ""},
-		{"UDP over IPv6", nodePort(30080, func(p *build.Port) {
+		{"SCTP", nodePort(30080, func(p *services.Port) { p.Proto = nft.SCTP }), node, ""},
+		{"UDP over IPv6", nodePort(30080, func(p *services.Port) {
 			p.Proto, p.Family, p.Frontends[0].Addr = nft.UDP, nft.IPv6, netip.MustParseAddr("fd00::1")
 		}), node, "UDP [::1]:30080=web:[fd00::1]:80"},
 	} {
@@ -89,7 +89,7 @@ func TestTellLocalhost(t *testing.T) {
 	told := loopbackState{}
 	p := &Proxier{opt: Options{Localhost: told}, entries: map[kube.Name]*entry{}}
 	a, b := kube.Name{Namespace: "d", Name: "a"}, kube.Name{Namespace: "d", Name: "b"}
-	local := func(p *build.Port) { p.Frontends[0].Local = true }
+	local := func(p *services.Port) { p.Frontends[0].Local = true }
 	at := func(addr string) {
 		ip := netip.MustParseAddr(addr)
 		p.around = surroundings{local: []netip.Addr{ip}, byFam: map[nft.Family]familySurroundings{nft.IPv4: {nodePorts: []netip.Addr{ip}}}}
@@ -109,7 +109,7 @@ func TestTellLocalhost(t *testing.T) {
 		{"handed over", func() map[kube.Name]*entry { return map[kube.Name]*entry{a: nil, b: nodePort(2, local)} },
 			"TCP 127.0.0.1:2=b:172.18.0.12:2"},
 		{"no endpoint", func() map[kube.Name]*entry {
-			return map[kube.Name]*entry{b: nodePort(2, func(p *build.Port) { p.Served = false })}
+			return map[kube.Name]*entry{b: nodePort(2, func(p *services.Port) { p.Served = false })}
 		}, ""},
 		{"served again", func() map[kube.Name]*entry { return map[kube.Name]*entry{b: nodePort(2)} },
 			"TCP 127.0.0.1:2=b:10.0.0.1:80"},

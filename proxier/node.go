@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // surroundings are all that the tables depend on besides Services: a value, computed anew whenever the Node,
@@ -21,11 +21,11 @@ type surroundings struct {
 	local []netip.Addr   // addresses of the interfaces
 	cidrs []netip.Prefix // of ClusterIPs
 	// beyond is what a balancer behind a device serves, IPv4 first.
-	beyond [2]build.Beyond
+	beyond [2]services.Beyond
 }
 
 // nodeFacts are what of the node the choice of endpoints depends on.
-type nodeFacts build.Node
+type nodeFacts services.Node
 
 func (n nodeFacts) equal(o nodeFacts) bool {
 	return n.Name == o.Name && n.Zone == o.Zone && slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.Own, o.Own)

@@ -16,11 +16,11 @@ import (
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // Options are what a Proxier works with.
@@ -81,7 +81,7 @@ type Proxier struct {
 	second  dataplane
 	watch   *nft.Watch
 	around  surroundings
-	index   *build.Index
+	index   *services.Index
 	entries map[kube.Name]*entry // committed
 	size    int                  // of all entries
 	aside   map[kube.Name]*aside
@@ -121,9 +121,9 @@ type table struct {
 
 // entry is what one Service asks of the dataplane in both families.
 type entry struct {
-	ports []build.Port
-	size  int                     // in elements
-	byKey map[portKey]*build.Port // made at need
+	ports []services.Port
+	size  int                        // in elements
+	byKey map[portKey]*services.Port // made at need
 }
 
 // New returns a Proxier. Its Sink may be given to a source at once.
@@ -131,7 +131,7 @@ func New(opt Options) *Proxier {
 	p := &Proxier{
 		opt:      opt,
 		kicked:   make(chan struct{}, 1),
-		index:    build.NewIndex(),
+		index:    services.NewIndex(),
 		entries:  map[kube.Name]*entry{},
 		aside:    map[kube.Name]*aside{},
 		losses:   map[kube.Name]string{},

@@ -15,8 +15,8 @@ import (
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // setAsideAtOnce bounds how many objects one resync sets aside before it leaves the rest to the next one.
@@ -167,7 +167,7 @@ func (p *Proxier) culprit(err error, updates []*update) *update {
 		return nil
 	}
 	i := slices.IndexFunc(updates, func(u *update) bool {
-		return slices.ContainsFunc(u.nextPorts(), func(port build.Port) bool {
+		return slices.ContainsFunc(u.nextPorts(), func(port services.Port) bool {
 			return port.Family == op.Family && slices.Contains(nft.Elements(&port.Service), *op.Element)
 		})
 	})

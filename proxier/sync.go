@@ -13,30 +13,30 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // update is what a batch does about one Service.
 type update struct {
 	name       kube.Name
 	prev, next *entry // committed before, and wanted; nil where there is none
-	out        build.Output
+	out        services.Output
 	service    *kube.Service
 	refused    bool // by the kernel, so that next is prev
 }
 
 // port returns the port of an entry that is what another is in its entry, nil if there is none.
-func (e *entry) port(like *build.Port) *build.Port {
+func (e *entry) port(like *services.Port) *services.Port {
 	if e == nil {
 		return nil
 	}
 	if len(e.ports) > fewPorts {
 		if e.byKey == nil {
-			e.byKey = make(map[portKey]*build.Port, len(e.ports))
+			e.byKey = make(map[portKey]*services.Port, len(e.ports))
 			for i := range e.ports {
 				e.byKey[keyOf(&e.ports[i])] = &e.ports[i]
 			}
@@ -61,10 +61,10 @@ type portKey struct {
 	handedOff bool
 }
 
-func keyOf(p *build.Port) portKey { return portKey{p.Family, p.Name, p.HandedOff} }
+func keyOf(p *services.Port) portKey { return portKey{p.Family, p.Name, p.HandedOff} }
 
 // dataplaneOf returns the Service of a port, nil for none.
-func dataplaneOf(p *build.Port) *nft.Service {
+func dataplaneOf(p *services.Port) *nft.Service {
 	if p == nil {
 		return nil
 	}
@@ -89,11 +89,11 @@ func (p *Proxier) prepare(ctx context.Context, work pending) []*update {
 	}
 	var affected []kube.Name
 	for n := range work.services {
-		svc, _ := p.tracker.service(n)
-		if svc == nil || tooMany(&p.opt.Config.Own, svc) != nil {
+		svc, endpoints := p.tracker.service(n)
+		if svc == nil || tooMany(&p.opt.Config.Own, svc, endpoints) != nil {
 			affected = append(affected, p.index.Remove(n)...)
 		} else {
-			affected = append(affected, p.index.Set(n, svc.Created, build.Claims(svc))...)
+			affected = append(affected, p.index.Set(n, svc.Created, services.Claims(svc))...)
 		}
 	}
 	for _, n := range affected {
@@ -117,12 +117,12 @@ func (p *Proxier) update(ctx context.Context, n kube.Name) *update {
 		delete(p.losses, n)
 		return u
 	}
-	if err := tooMany(&p.opt.Config.Own, svc); err != nil {
+	if err := tooMany(&p.opt.Config.Own, svc, endpoints); err != nil {
 		p.leaveOut(ctx, u, asideTooLarge, 0, err)
 		return u
 	}
-	u.out = build.Build(build.Input{
-		Service: svc, Slices: endpoints, Node: build.Node(p.around.node),
+	u.out = services.Build(services.Input{
+		Service: svc, Slices: endpoints, Node: services.Node(p.around.node),
 		Options: buildOptions(&p.opt.Config.Own, &p.around),
 		Lost:    p.index.Lost(n),
 	})
@@ -145,8 +145,8 @@ func (p *Proxier) update(ctx context.Context, n kube.Name) *update {
 }
 
 // buildOptions are the operator's choices.
-func buildOptions(own *config.Own, around *surroundings) build.Options {
-	return build.Options{FailOpenSourceRanges: !own.StrictSourceRanges, CountConnections: own.CountConnections, Beyond: around.beyond}
+func buildOptions(own *config.Own, around *surroundings) services.Options {
+	return services.Options{FailOpenSourceRanges: !own.StrictSourceRanges, CountConnections: own.CountConnections, Beyond: around.beyond}
 }
 
 // sync commits what the updates change, work on which began at start. The tables are known.
@@ -218,14 +218,14 @@ func (p *Proxier) plan(f nft.Family, updates []*update) *familyPart {
 	return part
 }
 
-func (u *update) nextPorts() []build.Port {
+func (u *update) nextPorts() []services.Port {
 	if u.next == nil {
 		return nil
 	}
 	return u.next.ports
 }
 
-func (u *update) prevPorts() []build.Port {
+func (u *update) prevPorts() []services.Port {
 	if u.prev == nil {
 		return nil
 	}
@@ -238,7 +238,7 @@ func (p *familyPart) add(c nft.Change) {
 }
 
 // releaseUnused notes the sticky views that prev had and next has not.
-func (p *familyPart) releaseUnused(prev, next *build.Port) {
+func (p *familyPart) releaseUnused(prev, next *services.Port) {
 	if prev == nil {
 		return
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/build"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // Wanted is what the sources ask of one family's table: what a Proxier with the same configuration would make of it.
@@ -101,20 +101,20 @@ func (o *Observer) Wanted(families []nft.Family) ([]Wanted, error) {
 	for _, f := range families {
 		out = append(out, Wanted{Family: f, Config: around.byFam[f].config, Node: around.byFam[f].elements})
 	}
-	index, services := build.NewIndex(), o.tracker.names()
-	slices.SortFunc(services, kube.Name.Compare)
-	for _, n := range services {
-		if svc, _ := o.tracker.service(n); svc != nil && tooMany(&o.config.Own, svc) == nil {
-			index.Set(n, svc.Created, build.Claims(svc))
+	index, all := services.NewIndex(), o.tracker.names()
+	slices.SortFunc(all, kube.Name.Compare)
+	for _, n := range all {
+		if svc, eps := o.tracker.service(n); svc != nil && tooMany(&o.config.Own, svc, eps) == nil {
+			index.Set(n, svc.Created, services.Claims(svc))
 		}
 	}
-	for _, n := range services {
+	for _, n := range all {
 		svc, endpoints := o.tracker.service(n)
-		if svc == nil || tooMany(&o.config.Own, svc) != nil {
+		if svc == nil || tooMany(&o.config.Own, svc, endpoints) != nil {
 			continue // deleted meanwhile, or not served
 		}
-		built := build.Build(build.Input{
-			Service: svc, Slices: endpoints, Node: build.Node(around.node),
+		built := services.Build(services.Input{
+			Service: svc, Slices: endpoints, Node: services.Node(around.node),
 			Options: buildOptions(&o.config.Own, &around),
 			Lost:    index.Lost(n),
 		})

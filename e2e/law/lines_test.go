@@ -29,7 +29,6 @@ var maxLines = map[string]int{
 	"ctsync":            2000,
 	"ctsync/kernel":     1500,
 	"proxier":           2900,
-	"proxier/build":     1200,
 	"proxier/services":  1200,
 	"proxier/kube":      3500,
 	"proxier/manifests": 500,

@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package build
+package services
 
 import (
 	"fmt"
@@ -300,7 +300,7 @@ func checkFrontends(t *testing.T, in Input, p *Port) {
 	t.Helper()
 	seen := map[Claim]bool{}
 	for _, f := range p.Frontends {
-		c := Claim{p.Family, f.Addr, p.Proto, f.Port}
+		c := Claim{Family: p.Family, Addr: f.Addr, Proto: p.Proto, Port: f.Port}
 		if seen[c] || in.Lost != nil && in.Lost(c) {
 			t.Errorf("%s: frontend %s is another's or there twice", p.Name, c)
 		}

@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package build
+package services
 
 import (
 	"cmp"
@@ -84,13 +84,7 @@ const fewPorts = 16
 
 // appendTargets adds what the slices of a family serve of the ports, in order of the ports.
 func appendTargets(out []target, ports []kube.ServicePort, all []*kube.EndpointSlice, f nft.Family) []target {
-	var index map[portKey]int32
-	if len(ports) > fewPorts {
-		index = make(map[portKey]int32, len(ports))
-		for i := len(ports) - 1; i >= 0; i-- { // of two alike, which there should not be, the first counts
-			index[portKey{ports[i].Name, ports[i].Proto}] = int32(i)
-		}
-	}
+	index := indexPorts(ports)
 	for si, s := range all {
 		if s.IPv6 != (f == nft.IPv6) {
 			continue
@@ -103,6 +97,18 @@ func appendTargets(out []target, ports []kube.ServicePort, all []*kube.EndpointS
 	}
 	slices.SortFunc(out, func(a, b target) int { return cmp.Compare(a.port, b.port) })
 	return out
+}
+
+// indexPorts returns the index of each port by its key, nil for few ports.
+func indexPorts(ports []kube.ServicePort) map[portKey]int32 {
+	if len(ports) <= fewPorts {
+		return nil
+	}
+	index := make(map[portKey]int32, len(ports))
+	for i := len(ports) - 1; i >= 0; i-- { // of two alike, which there should not be, the first counts
+		index[portKey{ports[i].Name, ports[i].Proto}] = int32(i)
+	}
+	return index
 }
 
 // findPort returns the index of a port, -1 if there is no such port. index is nil for few ports.

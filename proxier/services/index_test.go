@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package build
+package services
 
 import (
 	"cmp"
@@ -48,8 +48,6 @@ func TestContested(t *testing.T) {
 			adapt: func(a, b *kube.Service) { b.ExternalIPs = a.LoadBalancerIPs }, lost: []string{"tcp 10.3.0.1:80"}},
 		{name: "external IP that is another's ClusterIP", winner: ":80", loser: ":80",
 			adapt: func(a, b *kube.Service) { b.ExternalIPs = a.ClusterIPs[:1] }, lost: []string{"tcp 10.96.0.98:80"}},
-		{name: "external IP of the older that is the younger's ClusterIP", winner: ":80", loser: ":80",
-			adapt: func(a, b *kube.Service) { a.ExternalIPs = b.ClusterIPs[:1] }, lost: []string{"tcp 10.96.0.97:80"}},
 		{name: "equally old: by name", winner: ":80:30080", loser: ":80:30080", createdTwice: 7, lost: []string{"tcp NodePort 30080 (ip)"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -111,9 +109,37 @@ func countFrontends(out Output) (n int) {
 	return n
 }
 
+// TestPrecedence: who has given the address decides before age does. A user who writes addresses of the service CIDR or of
+// the load balancers' pool into spec.externalIPs in advance gets nothing of the Services that are given them later.
+func TestPrecedence(t *testing.T) {
+	cluster, balancer := address(nft.IPv4, 96, 50), address(nft.IPv4, 203, 77)
+	squatter := aged(t, "a", 1, ":80")
+	squatter.ExternalIPs = []netip.Addr{cluster, balancer}
+	victim := aged(t, "b", 2, ":80")
+	victim.ClusterIPs[0] = cluster
+	victim.LoadBalancerIPs = []netip.Addr{balancer}
+	controller := aged(t, "c", 3, ":80") // its load balancer was given an address that is a ClusterIP
+	controller.LoadBalancerIPs = []netip.Addr{cluster}
+	all := []*kube.Service{squatter, victim, controller}
+	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {2, 0, 1}} {
+		x := NewIndex()
+		for _, i := range order {
+			x.Set(all[i].Name, all[i].Created, Claims(all[i]))
+		}
+		if x.Losses(victim.Name) != nil || len(x.Losses(squatter.Name)) != 2 || len(x.Losses(controller.Name)) != 1 {
+			t.Errorf("order %v: the victim lost %v, the squatter %v, the controller %v", order,
+				x.Losses(victim.Name), x.Losses(squatter.Name), x.Losses(controller.Name))
+		}
+		x.Remove(victim.Name)
+		if l := x.Losses(squatter.Name); len(l) != 1 || l[0].Winner != controller.Name {
+			t.Errorf("order %v: a load balancer's address is %v's", order, l)
+		}
+	}
+}
+
 // TestInheritance: three Services on one NodePort, and what happens as the one that has it goes or changes.
 func TestInheritance(t *testing.T) {
-	claim := func(port uint16) []Claim { return []Claim{{nft.IPv4, netip.Addr{}, nft.TCP, port}} }
+	claim := func(port uint16) []Claim { return []Claim{{Family: nft.IPv4, Proto: nft.TCP, Port: port}} }
 	x := NewIndex()
 	check := func(step string, changed []kube.Name, want []kube.Name, owner string) {
 		t.Helper()
@@ -151,21 +177,37 @@ type modelService struct {
 	claims  []Claim
 }
 
+// bare is a claim without its source: claims compete whatever their source is.
+func bare(c Claim) Claim {
+	c.Source = FromAllocator
+	return c
+}
+
 func (m model) owners() map[Claim]kube.Name {
 	out := map[Claim]kube.Name{}
 	for n, s := range m {
 		for _, c := range s.claims {
-			if o, ok := out[c]; !ok || m.before(n, o) {
-				out[c] = n
+			if o, ok := out[bare(c)]; !ok || m.before(bare(c), n, o) {
+				out[bare(c)] = n
 			}
 		}
 	}
 	return out
 }
 
-func (m model) before(a, b kube.Name) bool {
+// before tells whether a goes before b where both make a claim.
+func (m model) before(c Claim, a, b kube.Name) bool {
 	age := func(n kube.Name) uint64 { return uint64(m[n].created) - 1 } // 0, not known, is the greatest
-	return cmp.Or(cmp.Compare(age(a), age(b)), a.Compare(b)) < 0
+	source := func(n kube.Name) ClaimSource {
+		strongest := FromUser
+		for _, o := range m[n].claims {
+			if bare(o) == c {
+				strongest = min(strongest, o.Source)
+			}
+		}
+		return strongest
+	}
+	return cmp.Or(cmp.Compare(source(a), source(b)), cmp.Compare(age(a), age(b)), a.Compare(b)) < 0
 }
 
 // changed lists the Services other than n whose grants differ.
@@ -224,7 +266,7 @@ func randomClaims(rng *rand.Rand) []Claim {
 	protos := []nft.Proto{nft.TCP, nft.UDP}
 	var out []Claim
 	for range rng.IntN(5) {
-		c := Claim{nft.IPv4, addrs[rng.IntN(len(addrs))], protos[rng.IntN(2)], uint16(80 + rng.IntN(2))}
+		c := Claim{nft.IPv4, addrs[rng.IntN(len(addrs))], protos[rng.IntN(2)], uint16(80 + rng.IntN(2)), ClaimSource(rng.IntN(3))}
 		if !c.Addr.IsValid() && rng.IntN(2) == 0 {
 			c.Family = nft.IPv6
 		}
@@ -247,6 +289,7 @@ func checkIndex(t *testing.T, step int, x *Index, m model, owners map[Claim]kube
 		lost := x.Lost(n)
 		want := map[Claim]kube.Name{}
 		for _, c := range s.claims {
+			c = bare(c)
 			if owners[c] != n {
 				want[c] = owners[c]
 			}
@@ -259,7 +302,7 @@ func checkIndex(t *testing.T, step int, x *Index, m model, owners map[Claim]kube
 			t.Fatalf("step %d: %s lost %v, want %v", step, n, losses, want)
 		}
 		for _, l := range losses {
-			if want[l.Claim] != l.Winner {
+			if want[bare(l.Claim)] != l.Winner {
 				t.Fatalf("step %d: %s lost %v, want %v", step, n, l, want)
 			}
 		}
@@ -273,7 +316,7 @@ func TestKey(t *testing.T) {
 		for _, a := range []netip.Addr{{}, address(f, 96, 1), address(f, 96, 2), zeros(f)} {
 			for _, p := range []nft.Proto{nft.TCP, nft.UDP, nft.SCTP} {
 				for _, port := range []uint16{0, 1, 80, 65535} {
-					c := Claim{f, a, p, port}
+					c := Claim{Family: f, Addr: a, Proto: p, Port: port}
 					k := keyOf(c)
 					if other, ok := seen[k]; ok {
 						t.Errorf("%s and %s are the same", c, other)
@@ -300,16 +343,16 @@ func TestClaimsAreFrontends(t *testing.T) {
 	s := dualStack(t)
 	claims := map[Claim]bool{}
 	for _, c := range Claims(s) {
-		if claims[c] {
+		if claims[bare(c)] {
 			t.Errorf("%s twice", c)
 		}
-		claims[c] = true
+		claims[bare(c)] = true
 	}
 	n := 0
 	for _, p := range Build(Input{Service: s}).Ports {
 		for _, f := range p.Frontends {
 			n++
-			if !claims[Claim{p.Family, f.Addr, p.Proto, f.Port}] {
+			if !claims[Claim{Family: p.Family, Addr: f.Addr, Proto: p.Proto, Port: f.Port}] {
 				t.Errorf("no claim for %v of %s", f, p.Name)
 			}
 		}

@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package build
+package services
 
 import (
 	"net/netip"
@@ -15,6 +15,8 @@ import (
 type vip struct {
 	addr netip.Addr
 	kind nft.FrontendKind
+	// source is the strongest of the fields that name the address.
+	source ClaimSource
 	// balanced tells that a load balancer delivers to it: loadBalancerSourceRanges apply. The address decides, so they
 	// do also where an external IP or, oddly, the ClusterIP is the same.
 	balanced bool
@@ -22,36 +24,34 @@ type vip struct {
 
 // appendVIPs adds the addresses of a Service in a family, each once: as ClusterIP, if it is that, else as external.
 func appendVIPs(out []vip, s *kube.Service, f nft.Family) []vip {
-	add := func(a netip.Addr, kind nft.FrontendKind, balanced bool) {
+	add := func(a netip.Addr, kind nft.FrontendKind, source ClaimSource) {
 		if nft.FamilyOf(a) != f {
 			return
 		}
 		for i := range out {
 			if out[i].addr == a {
-				out[i].balanced = out[i].balanced || balanced
+				out[i].balanced = out[i].balanced || source == FromLoadBalancer
+				out[i].source = min(out[i].source, source)
 				return
 			}
 		}
-		out = append(out, vip{a, kind, balanced})
+		out = append(out, vip{a, kind, source, source == FromLoadBalancer})
 	}
-	add(s.ClusterIP(f == nft.IPv6), nft.ClusterIP, false)
+	add(s.ClusterIP(f == nft.IPv6), nft.ClusterIP, FromAllocator)
 	for _, a := range s.ExternalIPs {
-		add(a, nft.External, false)
+		add(a, nft.External, FromUser)
 	}
 	for _, a := range s.LoadBalancerIPs {
-		add(a, nft.External, true)
+		add(a, nft.External, FromLoadBalancer)
 	}
 	return out
 }
 
 // appendFrontends adds the frontends of one port that no other Service has been granted.
 func (b *builder) appendFrontends(out []nft.Frontend, f nft.Family, p *kube.ServicePort, vips []vip) []nft.Frontend {
-	s, proto := b.Service, nft.Proto(p.Proto)
-	lost := func(a netip.Addr, port uint16) bool {
-		return b.Lost != nil && b.Lost(Claim{f, a, proto, port})
-	}
+	s := b.Service
 	for i := range vips {
-		if lost(vips[i].addr, p.Port) {
+		if b.Lost != nil && b.Lost(vips[i].claim(f, p)) {
 			continue
 		}
 		local := s.ExternalLocal
@@ -60,7 +60,7 @@ func (b *builder) appendFrontends(out []nft.Frontend, f nft.Family, p *kube.Serv
 		}
 		out = append(out, nft.Frontend{Kind: vips[i].kind, Addr: vips[i].addr, Port: p.Port, Local: local})
 	}
-	if p.NodePort != 0 && !lost(netip.Addr{}, p.NodePort) {
+	if p.NodePort != 0 && (b.Lost == nil || !b.Lost(nodePortClaim(f, p))) {
 		out = append(out, nft.Frontend{Kind: nft.NodePort, Port: p.NodePort, Local: s.ExternalLocal})
 	}
 	return out

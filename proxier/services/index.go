@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package build
+package services
 
 import (
 	"cmp"
@@ -10,24 +10,31 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
-// Index grants each claim to the oldest Service that makes it; of equally old ones, to the first by name. So the
-// outcome does not depend on the order in which Services become known, and a newcomer takes nothing away from a
-// Service that is served. A Service without a creation time, as manifests may be, counts as younger than any other.
+// Index grants each claim to one Service: a ClusterIP or NodePort goes before an address of a load balancer, and that
+// before an external IP (see [ClaimSource]); of equal sources the oldest Service has the claim, and of equally old ones
+// the first by name. The outcome does not depend on the order in which Services become known. A Service without a
+// creation time, as manifests may be, counts as younger than any other.
 //
 // The cost of a call follows the claims of the Service concerned. An Index is not safe for concurrent use.
 type Index struct {
-	ids      map[kube.Name]int32
-	services []claimant
-	free     []int32 // indices in services that are not in use
-	owners   map[key]int32
-	losers   map[key][]int32 // of claims that several make: those who do not own it, the next owner first
+	ids       map[kube.Name]int32
+	claimants []claimant
+	free      []int32 // indices in claimants that are not in use
+	owners    map[key]int32
+	losers    map[key][]int32 // of claims that several make: those who do not own it, the next owner first
 }
 
-// claimant is a Service with its claims, sorted.
+// claimant is a Service with its claims, sorted by key; of claims that differ in their source alone the strongest.
 type claimant struct {
 	name    kube.Name
 	created int64
 	keys    []key
+}
+
+// source returns the source of a claim that the Service makes.
+func (c *claimant) source(k key) ClaimSource {
+	i, _ := slices.BinarySearchFunc(c.keys, k, key.compareBare)
+	return c.keys[i].source()
 }
 
 // Loss is a claim that was granted to another Service.
@@ -44,21 +51,19 @@ func NewIndex() *Index {
 // Set says what a Service claims now, and when it was created, in seconds since 1970; 0 is not known. It returns
 // which other Services were granted a claim by that or lost one, sorted. claims is not kept.
 func (x *Index) Set(name kube.Name, created int64, claims []Claim) (changed []kube.Name) {
-	keys := make([]key, len(claims))
-	for i, c := range claims {
-		keys[i] = keyOf(c)
+	next := claimant{name: name, created: created, keys: make([]key, len(claims))}
+	for i := range claims {
+		next.keys[i] = keyOf(claims[i])
 	}
-	slices.SortFunc(keys, key.compare)
-	keys = slices.Compact(keys)
-
+	slices.SortFunc(next.keys, key.compare)
+	next.keys = slices.CompactFunc(next.keys, func(a, b key) bool { return a.bare() == b.bare() }) // the first one stays
 	id, known := x.ids[name]
 	if !known {
 		id = x.enter(name)
 	}
-	s := &x.services[id]
-	old, reborn := s.keys, s.created != created
-	s.keys, s.created = keys, created
-	return x.move(id, old, keys, reborn)
+	old := x.claimants[id]
+	x.claimants[id] = next
+	return x.move(id, &old, &next)
 }
 
 // Remove forgets a Service. It returns who was granted its claims, sorted.
@@ -67,8 +72,9 @@ func (x *Index) Remove(name kube.Name) (changed []kube.Name) {
 	if !known {
 		return nil
 	}
-	changed = x.move(id, x.services[id].keys, nil, false)
-	x.services[id] = claimant{}
+	old := x.claimants[id]
+	changed = x.move(id, &old, &claimant{name: name, created: old.created})
+	x.claimants[id] = claimant{}
 	x.free = append(x.free, id)
 	delete(x.ids, name)
 	return changed
@@ -81,9 +87,12 @@ func (x *Index) Lost(name kube.Name) func(Claim) bool {
 	if !known || len(x.losers) == 0 {
 		return nil
 	}
-	for _, k := range x.services[id].keys {
-		if x.owners[k] != id {
-			return func(c Claim) bool { return x.owners[keyOf(c)] != id }
+	for _, k := range x.claimants[id].keys {
+		if x.owners[k.bare()] != id {
+			return func(c Claim) bool {
+				owner, granted := x.owners[keyOf(c).bare()]
+				return granted && owner != id
+			}
 		}
 	}
 	return nil
@@ -96,9 +105,9 @@ func (x *Index) Losses(name kube.Name) []Loss {
 		return nil
 	}
 	var out []Loss
-	for _, k := range x.services[id].keys {
-		if owner := x.owners[k]; owner != id {
-			out = append(out, Loss{k.claim(), x.services[owner].name})
+	for _, k := range x.claimants[id].keys {
+		if owner := x.owners[k.bare()]; owner != id {
+			out = append(out, Loss{k.claim(), x.claimants[owner].name})
 		}
 	}
 	return out
@@ -106,29 +115,29 @@ func (x *Index) Losses(name kube.Name) []Loss {
 
 // Owner returns who has been granted a claim.
 func (x *Index) Owner(c Claim) (kube.Name, bool) {
-	id, ok := x.owners[keyOf(c)]
+	id, ok := x.owners[keyOf(c).bare()]
 	if !ok {
 		return kube.Name{}, false
 	}
-	return x.services[id].name, true
+	return x.claimants[id].name, true
 }
 
 // enter gives a new Service its place.
 func (x *Index) enter(name kube.Name) int32 {
-	id := int32(len(x.services))
+	id := int32(len(x.claimants))
 	if n := len(x.free); n > 0 {
 		id, x.free = x.free[n-1], x.free[:n-1]
 	} else {
-		x.services = append(x.services, claimant{})
+		x.claimants = append(x.claimants, claimant{})
 	}
-	x.services[id].name = name
+	x.claimants[id].name = name
 	x.ids[name] = id
 	return id
 }
 
-// move replaces claims by others, both sorted, and returns which other Services' grants changed. Those in both are
-// granted anew only if reborn.
-func (x *Index) move(id int32, old, keys []key, reborn bool) []kube.Name {
+// move replaces the claims of a Service by others and returns which other Services' grants changed. Claims in both are
+// granted anew only if the precedence of the Service has changed.
+func (x *Index) move(id int32, old, next *claimant) []kube.Name {
 	var touched []int32
 	settle := func(k key, leave, enter bool) {
 		before, owned := x.owners[k]
@@ -149,19 +158,20 @@ func (x *Index) move(id int32, old, keys []key, reborn bool) []kube.Name {
 			touched = append(touched, after)
 		}
 	}
-	for len(old) > 0 || len(keys) > 0 {
-		switch d := compareFirst(old, keys); {
+	had, wants := old.keys, next.keys
+	for len(had) > 0 || len(wants) > 0 {
+		switch d := compareFirst(had, wants); {
 		case d < 0:
-			settle(old[0], true, false)
-			old = old[1:]
+			settle(had[0].bare(), true, false)
+			had = had[1:]
 		case d > 0:
-			settle(keys[0], false, true)
-			keys = keys[1:]
+			settle(wants[0].bare(), false, true)
+			wants = wants[1:]
 		default:
-			if reborn {
-				settle(old[0], true, true)
+			if old.created != next.created || had[0] != wants[0] {
+				settle(had[0].bare(), true, true)
 			}
-			old, keys = old[1:], keys[1:]
+			had, wants = had[1:], wants[1:]
 		}
 	}
 	return x.names(touched)
@@ -175,7 +185,7 @@ func compareFirst(a, b []key) int {
 	case len(b) == 0:
 		return -1
 	}
-	return a[0].compare(b[0])
+	return a[0].compareBare(b[0])
 }
 
 // withdraw takes a claim from a Service; if it was granted, the next in line gets it.
@@ -193,18 +203,18 @@ func (x *Index) withdraw(k key, id int32) {
 	}
 }
 
-// place enters a claim: granted if nobody older makes it, else in line.
+// place enters a claim: granted if no other Service goes before, else in line.
 func (x *Index) place(k key, id int32) {
 	owner, taken := x.owners[k]
 	if !taken {
 		x.owners[k] = id
 		return
 	}
-	if x.compare(id, owner) < 0 {
+	if x.compare(k, id, owner) < 0 {
 		x.owners[k], id = id, owner
 	}
 	line := x.losers[k]
-	i, _ := slices.BinarySearchFunc(line, id, x.compare)
+	i, _ := slices.BinarySearchFunc(line, id, func(a, b int32) int { return x.compare(k, a, b) })
 	x.setLine(k, slices.Insert(line, i, id))
 }
 
@@ -216,16 +226,11 @@ func (x *Index) setLine(k key, line []int32) {
 	x.losers[k] = line
 }
 
-// compare orders Services by precedence.
-func (x *Index) compare(a, b int32) int {
-	s, o := &x.services[a], &x.services[b]
-	if known := s.created != 0; known != (o.created != 0) {
-		if known {
-			return -1
-		}
-		return 1
-	}
-	return cmp.Or(cmp.Compare(s.created, o.created), s.name.Compare(o.name))
+// compare orders the Services that make a claim by precedence.
+func (x *Index) compare(k key, a, b int32) int {
+	s, o := &x.claimants[a], &x.claimants[b]
+	age := func(c *claimant) uint64 { return uint64(c.created) - 1 } // 0, not known, becomes the greatest
+	return cmp.Or(cmp.Compare(s.source(k), o.source(k)), cmp.Compare(age(s), age(o)), s.name.Compare(o.name))
 }
 
 // names returns the names of Services, sorted and each once.
@@ -235,7 +240,7 @@ func (x *Index) names(ids []int32) []kube.Name {
 	}
 	out := make([]kube.Name, len(ids))
 	for i, id := range ids {
-		out[i] = x.services[id].name
+		out[i] = x.claimants[id].name
 	}
 	slices.SortFunc(out, kube.Name.Compare)
 	return slices.Compact(out)
