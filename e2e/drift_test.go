@@ -88,19 +88,19 @@ func damages(c *cluster) []damage {
 	balancer, sticky := nft.NewProgram(nft.KindCluster, 3).Chain(), stickyChain(c)
 	return []damage{
 		{"delete element ip nftproxy services { " + vip + " . tcp . 80 }",
-			"default/everywhere:tcp-80", inspect.Different, "missing: services tcp " + vip + ":80: cluster-3 # default/everywhere:tcp-80"},
+			"default/everywhere:tcp-80", inspect.Different, "+ services tcp " + vip + ":80: cluster-3 # default/everywhere:tcp-80"},
 		{"delete element ip6 nftproxy endpoints { " + vip6 + " . sctp . 80 . 0:1 }",
-			"default/everywhere:sctp-80", inspect.Different, "missing: endpoints sctp [" + vip6 + "]:80 cluster 1"},
+			"default/everywhere:sctp-80", inspect.Different, "+ endpoints sctp [" + vip6 + "]:80 cluster 1"},
 		{"delete element ip nftproxy endpoints { " + vip + " . udp . 80 . none }; add element ip nftproxy endpoints { " + vip + " . udp . 80 . none : 192.0.2.9 . 99 }",
-			"default/everywhere:udp-80", inspect.Different, "different: endpoints udp " + vip + ":80 cluster 0: 192.0.2.9:99, not "},
+			"default/everywhere:udp-80", inspect.Different, "- endpoints udp " + vip + ":80 cluster 0: 192.0.2.9:99\n  + endpoints udp " + vip + ":80 cluster 0: "},
 		{"add element ip nftproxy endpoints { " + vip + " . tcp . 80 . 0:3 : 192.0.2.9 . 99 }",
-			"default/everywhere:tcp-80", inspect.Different, "extra: endpoints tcp " + vip + ":80 cluster 3: 192.0.2.9:99"},
+			"default/everywhere:tcp-80", inspect.Different, "- endpoints tcp " + vip + ":80 cluster 3: 192.0.2.9:99"},
 		{`add element ip nftproxy services { 10.96.9.9 . tcp . 80 comment "other/stranger:http" : 100:3 }`,
-			"other/stranger:http", inspect.Extra, "extra: the source knows nothing of it (elements: 1)"},
-		{"flush set ip6 nftproxy allowed", "default/fenced:tcp-80", inspect.Different, "missing: allowed tcp "},
-		{"", "default/fenced:udp-80", inspect.Different, "missing: allowed udp "},
-		{"", "default/fenced:sctp-80", inspect.Different, "missing: allowed sctp "},
-		{"add element ip nftproxy nodeport-addresses { 192.0.2.1 }", "", "", "extra: nodeport-addresses 192.0.2.1"},
+			"other/stranger:http", inspect.Extra, "extra: the source does not have it (elements: 1)"},
+		{"flush set ip6 nftproxy allowed", "default/fenced:tcp-80", inspect.Different, "+ allowed tcp "},
+		{"", "default/fenced:udp-80", inspect.Different, "+ allowed udp "},
+		{"", "default/fenced:sctp-80", inspect.Different, "+ allowed sctp "},
+		{"add element ip nftproxy nodeport-addresses { 192.0.2.1 }", "", "", "- nodeport-addresses 192.0.2.1"},
 		{"flush chain ip nftproxy nat-postrouting", "", "", "chain nat-postrouting: rule 1 is missing ("},
 		{"add rule ip nftproxy services counter drop", "", "", "is not of this configuration"},
 		{"flush chain ip nftproxy " + balancer, "", "", "chain " + balancer + ": rule 1 is missing"},
@@ -143,9 +143,12 @@ func TestDrift(t *testing.T) {
 		lab.Must(lab.NFT(p.Node.Host, "flush", "ruleset"))(t)
 		text, code := driftOf(t, p.Node, flags, "--settle=0")
 		for _, f := range nft.Families() {
-			if line := fmt.Sprintf("default/itself:tcp-80 tcp (%s): missing: nothing of it is in the kernel", f); !strings.Contains(text, line) {
+			if line := fmt.Sprintf("default/itself:tcp-80 tcp (%s): missing: the kernel has nothing of it", f); !strings.Contains(text, line) {
 				t.Errorf("code %d, want 1 and %q:\n%s", code, line, text)
 			}
+		}
+		if out, code := driftOf(t, p.Node, flags, "--service=default/nope"); code != 2 || !strings.Contains(out, "neither the source nor the kernel") {
+			t.Errorf("a Service that nobody has: code %d, want 2:\n%s", code, out)
 		}
 		if out, code := driftOf(t, p.Node, []string{"--manifests=/nonexistent"}); code != 2 {
 			t.Errorf("without a source: code %d, want 2:\n%s", code, out)

@@ -62,7 +62,7 @@ func removeAll(ctx context.Context, out io.Writer, kubeProxy bool) error {
 	if err != nil {
 		return permission(fmt.Errorf("remove our tables: %w", err))
 	}
-	report := newReport(out)
+	report := newRemoval(out)
 	report.removed(ours)
 	traces, err := kernel.RemoveTraces()
 	report.removed(traces)
@@ -89,29 +89,29 @@ func removeAll(ctx context.Context, out io.Writer, kubeProxy bool) error {
 	return report.done()
 }
 
-// report prints one line per kind of thing that was removed.
-type report struct {
+// removal prints one line per kind of thing that was removed.
+type removal struct {
 	out   io.Writer
 	lines int
 	err   error
 }
 
-func newReport(out io.Writer) *report { return &report{out: out} }
+func newRemoval(out io.Writer) *removal { return &removal{out: out} }
 
-func (r *report) line(format string, args ...any) {
+func (r *removal) line(format string, args ...any) {
 	r.lines++
 	if _, err := fmt.Fprintf(r.out, format+"\n", args...); err != nil && r.err == nil {
 		r.err = err
 	}
 }
 
-func (r *report) count(n int, what string) {
+func (r *removal) count(n int, what string) {
 	if n > 0 {
 		r.line("removed %d %s", n, what)
 	}
 }
 
-func (r *report) removed(what nft.Removed) {
+func (r *removal) removed(what nft.Removed) {
 	for _, t := range what.Tables {
 		r.line("removed table %s", t)
 	}
@@ -122,7 +122,7 @@ func (r *report) removed(what nft.Removed) {
 	}
 }
 
-func (r *report) done() error {
+func (r *removal) done() error {
 	if r.lines == 0 {
 		r.line("nothing to remove")
 	}

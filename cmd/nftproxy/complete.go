@@ -15,11 +15,12 @@ import (
 	"github.com/nftproxy/nftproxy/nft"
 )
 
-// completeFlags lets the shell complete the values of dump's flags.
-func completeFlags(cmd *cobra.Command) {
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(dumpForms, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("service", completeService)
-	_ = cmd.MarkFlagDirname("manifests") // these fail for a flag that is not there only
+// completeFlags lets the shell complete the values of -o and --service.
+func completeFlags(cmd *cobra.Command, forms []string) {
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(forms, cobra.ShellCompDirectiveNoFileComp))
+	if cmd.Flags().Lookup("service") != nil {
+		_ = cmd.RegisterFlagCompletionFunc("service", completeService)
+	}
 }
 
 // completeService offers the Services that the kernel has. Without the right to read it there are none.

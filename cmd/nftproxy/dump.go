@@ -8,15 +8,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	restclient "k8s.io/client-go/rest"
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/inspect"
 	"github.com/nftproxy/nftproxy/proxier/kube"
@@ -30,67 +36,62 @@ proxy, so it works when they are down. It needs CAP_NET_ADMIN.
 The first lines say whether chains, rules and maps are as this version writes
 them. The schema of -o json and -o yaml is nftproxy.io/v1alpha1, kind Dump.
 
--o svg and -o dot draw one Service. The kernel knows neither nodes nor zones; when a
-source is named, by the proxy's own flags, the picture has them.
+-o dot writes one Service as a graph for Graphviz. The kernel knows neither nodes nor
+zones; with a source, named by the proxy's own flags, the graph has them.
 
 With --diff it also lists a source, named by the proxy's own flags, and prints what
-the kernel lacks, what it has beside that, and what is different, Service by
-Service (-o json: kind Drift). It exits with 0 if there is no drift, 1 if there is,
-and 2 if it could not be found out.`
+the kernel lacks, what it has too much, and what is different, Service by Service
+(-o json: kind Drift).
+
+It exits with 0 if all is well, with 1 if there is drift, a table differs from what
+this version writes or a Service has a problem, and with 2 if it could not be found
+out.`
 
 const dumpExamples = `  nftproxy dump
   nftproxy dump -o wide --service default/web
   nftproxy dump -o json
-  nftproxy dump -o svg --service default/web > web.svg
+  nftproxy dump -o dot --service default/web | dot -Tsvg > web.svg
   nftproxy dump --flows --service default/web
   nftproxy dump --diff --config=/var/lib/kube-proxy/config.conf`
 
-// dumper is what `nftproxy dump` is asked for.
+// dumper is one call of `nftproxy dump`.
 type dumper struct {
 	output, service string
-	name            kube.Name // of the Service, empty for all
+	ref             serviceRef // of service
 	isDiff, flows   bool
 	settle          time.Duration
 	options         *config.Options // of the source
 	flags           *pflag.FlagSet
 }
 
+// dumpForms are the values of -o.
+var dumpForms = []string{"table", "wide", "json", "yaml", "dot"}
+
 // newDumpCommand returns `nftproxy dump`.
 func newDumpCommand(out io.Writer) *cobra.Command {
 	d := &dumper{options: config.NewOptions()}
-	cmd := &cobra.Command{
-		Use: "dump", Short: "Print what the kernel is programmed with, Service by Service", Long: aboutDump, Example: dumpExamples,
-		Args: func(cmd *cobra.Command, args []string) error { return trouble(cobra.NoArgs(cmd, args)) },
+	cmd := inquiry(&cobra.Command{
+		Use: "dump", Short: "Print what the kernel is programmed with, Service by Service", Long: aboutDump, Example: dumpExamples, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			d.flags = cmd.Flags()
-			return trouble(d.run(cmd.Context(), out))
+			return d.run(cmd.Context(), out)
 		},
-	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return trouble(err) })
-	cmd.Flags().StringVarP(&d.output, "output", "o", "table", "table, wide, json or yaml; of one Service also svg or dot, a picture.")
-	cmd.Flags().StringVar(&d.service, "service", "", "Only this Service, as NAMESPACE/NAME.")
+	})
+	cmd.Flags().StringVarP(&d.output, "output", "o", "table", "table, wide, json or yaml; of one Service also dot, a graph.")
+	cmd.Flags().StringVar(&d.service, "service", "", "Only this Service, as NAMESPACE/NAME or NAMESPACE/NAME:PORT.")
 	cmd.Flags().BoolVar(&d.flows, "flows", false, "Count the tracked connections of each Service. The conntrack table is streamed: about 1 s of processor time for 1,000,000 entries.")
 	cmd.Flags().BoolVar(&d.isDiff, "diff", false, "Compare with a source (--config, --kubeconfig, --master or --manifests, and the proxy's other flags).")
 	cmd.Flags().DurationVar(&d.settle, "settle", time.Second, "With --diff, how long a difference lasts before it counts: a running proxy is a little behind its source.")
 	addSourceFlags(d.options, cmd.Flags())
-	completeFlags(cmd)
+	completeFlags(cmd, dumpForms)
+	_ = cmd.MarkFlagDirname("manifests") // fails only for an unknown flag
 	return cmd
 }
 
-// trouble makes an error exit with 2, so that it cannot be taken for drift.
-func trouble(err error) error {
-	if err == nil || errors.Is(err, errDrift) {
-		return err
-	}
-	return &exitError{2, err}
-}
-
-// run does what is asked for.
-func (d *dumper) run(ctx context.Context, out io.Writer) error {
+func (d *dumper) run(ctx context.Context, out io.Writer) (err error) {
 	if d.service != "" {
-		var slash bool
-		if d.name.Namespace, d.name.Name, slash = strings.Cut(d.service, "/"); !slash {
-			return fmt.Errorf("--service %s: must be NAMESPACE/NAME", d.service)
+		if d.ref, err = parseService(d.service); err != nil {
+			return fmt.Errorf("--service: %w", err)
 		}
 	}
 	if d.isDiff {
@@ -103,7 +104,7 @@ func (d *dumper) run(ctx context.Context, out io.Writer) error {
 	return d.dump(ctx, out, write)
 }
 
-// form returns what writes a dump in the form that -o names.
+// form returns the writer of the form that -o names.
 func (d *dumper) form(ctx context.Context) (func(io.Writer, *inspect.Dump) error, error) {
 	switch d.output {
 	case "table", "":
@@ -114,49 +115,56 @@ func (d *dumper) form(ctx context.Context) (func(io.Writer, *inspect.Dump) error
 		return inspect.JSON, nil
 	case "yaml":
 		return inspect.YAML, nil
-	case "svg", "dot":
-		return d.picture(ctx)
+	case "dot":
+		return d.graph(ctx)
+	case "svg":
+		return nil, errors.New("-o svg: pictures are drawn by Graphviz: nftproxy dump -o dot --service NAMESPACE/NAME | dot -Tsvg")
 	}
 	return nil, fmt.Errorf("-o %s: must be %s", d.output, strings.Join(dumpForms, ", "))
 }
 
-// dumpForms are the values of -o.
-var dumpForms = []string{"table", "wide", "json", "yaml", "svg", "dot"}
-
 // dump prints the kernel's tables.
 func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, *inspect.Dump) error) error {
-	doc := &inspect.Dump{APIVersion: inspect.APIVersion, Kind: inspect.Kind}
+	doc := &inspect.Dump{APIVersion: inspect.APIVersion, Kind: inspect.Kind, Stamp: newStamp(d.flags)}
 	kernel, err := nft.Open(0)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = kernel.Close() }()
+	wrong := false
 	for _, f := range nft.Families() {
 		table, ports, err := collect(kernel, f)
 		if err != nil {
-			return permission(err)
+			return err
 		}
+		wrong = wrong || table.Exists && !table.AsWritten
 		doc.Tables = append(doc.Tables, table)
 		doc.ServicePorts = append(doc.ServicePorts, ports...)
 	}
 	if doc.Routing, err = routingLines(ctx); err != nil {
-		return permission(err)
+		return err
 	}
 	if d.service != "" {
-		if doc.ServicePorts = inspect.Select(doc.ServicePorts, d.name.Namespace, d.name.Name); len(doc.ServicePorts) == 0 {
+		if doc.ServicePorts = d.ref.of(doc.ServicePorts); len(doc.ServicePorts) == 0 {
 			return fmt.Errorf("no table has a Service %s", d.service)
 		}
 	}
 	inspect.Sort(doc.ServicePorts)
 	if d.flows {
 		if err := countFlows(ctx, doc); err != nil {
-			return permission(err)
+			return err
 		}
 	}
-	return write(out, doc)
+	if err := write(out, doc); err != nil {
+		return err
+	}
+	if wrong || slices.ContainsFunc(doc.ServicePorts, func(p inspect.ServicePort) bool { return len(p.Problems) > 0 }) {
+		return errAnswerNo
+	}
+	return nil
 }
 
-// collect reads one family's table and the numbers of its sticky clients.
+// collect reads one family's table and the numbers of its remembered clients.
 func collect(kernel *nft.Kernel, f nft.Family) (inspect.Table, []inspect.ServicePort, error) {
 	s, steady, err := kernel.Glimpse(f)
 	if err != nil {
@@ -176,7 +184,7 @@ func collect(kernel *nft.Kernel, f nft.Family) (inspect.Table, []inspect.Service
 	return table, ports, nil
 }
 
-// countFlows counts the tracked connections of what a document shows.
+// countFlows counts the tracked connections of the Service ports of a document.
 func countFlows(ctx context.Context, doc *inspect.Dump) error {
 	facts, err := readFacts()
 	if err != nil {
@@ -204,10 +212,183 @@ func routingLines(ctx context.Context) ([]routing.Line, error) {
 	return routing.Dump(ctx, kernel)
 }
 
-// permission says what to do about an EPERM.
-func permission(err error) error {
-	if errors.Is(err, syscall.EPERM) {
-		return fmt.Errorf("%w (needs CAP_NET_ADMIN; try as root, in the node's network namespace)", err)
+// graph returns the writer of the graph of one Service, with the places of endpoints if the flags name a source.
+func (d *dumper) graph(ctx context.Context) (func(io.Writer, *inspect.Dump) error, error) {
+	if d.service == "" {
+		return nil, errors.New("-o dot shows one Service: --service NAMESPACE/NAME is needed")
 	}
-	return err
+	var o inspect.DOTOptions
+	if hasSource(d.flags) {
+		source, err := observe(ctx, d.options, d.flags)
+		if err != nil {
+			return nil, err
+		}
+		defer source.stop()
+		o = inspect.DOTOptions{Node: source.NodeName(), Places: map[netip.Addr]inspect.Place{}}
+		source.Endpoints(kube.Name{Namespace: d.ref.namespace, Name: d.ref.name}, func(e *kube.Endpoint) {
+			o.Places[e.Addr] = inspect.Place{Node: e.Node.String(), Zone: e.Hints.Zone()}
+		})
+	}
+	return func(w io.Writer, doc *inspect.Dump) error { return inspect.DOT(w, d.service, doc.ServicePorts, o) }, nil
+}
+
+// sourceFlags are the flags of the proxy that name a source, which dump --help shows. All other flags of the proxy are
+// accepted as well, since they too decide what is wanted, but for flagsOfServing.
+var (
+	sourceFlags    = []string{"config", "nftproxy-config", "manifests", "kubeconfig", "master", "hostname-override", "cluster-cidr"}
+	flagsOfServing = []string{"write-config-to", "cleanup", "init-only"}
+)
+
+func addSourceFlags(opts *config.Options, fs *pflag.FlagSet) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	opts.AddFlags(all)
+	all.VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(flagsOfServing, f.Name) {
+			f.Hidden = !slices.Contains(sourceFlags, f.Name)
+			fs.AddFlag(f)
+		}
+	})
+}
+
+func hasSource(fs *pflag.FlagSet) bool {
+	return slices.ContainsFunc([]string{"config", "manifests", "kubeconfig", "master"}, fs.Changed)
+}
+
+// observation is a source that runs, and its observer.
+type observation struct {
+	*proxier.Observer
+	stop func()
+}
+
+// listTimeout limits the wait for a source: the source itself tries an API server that is away for ever.
+const listTimeout = 30 * time.Second
+
+// observe starts the source that the flags name and returns when it has listed everything.
+func observe(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) (*observation, error) {
+	cfg, err := opts.Load(flags, config.Machine{Hostname: os.Hostname, ReadFile: os.ReadFile})
+	if err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	var from source
+	probe := func() error { return nil }
+	if cfg.Manifests != "" {
+		from, err = kube.NewManifests(cfg.Manifests, cfg.NodeName)
+	} else {
+		rest, errREST := cfg.Client.REST("nftproxy-dump/" + programVersion())
+		if errREST != nil {
+			return nil, errREST
+		}
+		probe = func() error { return probeServer(rest) }
+		from, err = kube.NewAPI(rest, cfg.NodeName)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := proxier.NewObserver(cfg, 0)
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { defer close(done); from.Run(ctx, o.Sink()) }()
+	stop := func() { cancel(); <-done }
+	wait, end := context.WithTimeout(ctx, listTimeout)
+	defer end()
+	if err := o.Complete(wait); err != nil {
+		stop()
+		return nil, errors.Join(err, probe())
+	}
+	return &observation{o, stop}, nil
+}
+
+// probeServer asks an API server once and returns what is wrong with it: the source only tries again.
+func probeServer(rest *restclient.Config) error {
+	client, err := restclient.HTTPClientFor(rest)
+	if err != nil {
+		return err
+	}
+	server, _, err := restclient.DefaultServerUrlFor(rest)
+	if err != nil {
+		return err
+	}
+	client.Timeout = listTimeout / 6
+	reply, err := client.Get(server.JoinPath("api/v1/services").String() + "?limit=1")
+	if err != nil {
+		return fmt.Errorf("API server %s: %w", server.Host, err)
+	}
+	_ = reply.Body.Close()
+	if reply.StatusCode != http.StatusOK {
+		return fmt.Errorf("API server %s: list of Services: %s", server.Host, reply.Status)
+	}
+	return fmt.Errorf("API server %s answers, but does not list everything in %s", server.Host, listTimeout)
+}
+
+// looks is how often the kernel is compared before a difference is drift.
+const looks = 3
+
+// diff compares the tables with what is wanted, and prints the differences that last for as long as settle: a running proxy
+// is a few milliseconds behind its source.
+func (d *dumper) diff(ctx context.Context, out io.Writer) error {
+	write := inspect.DriftText
+	switch d.output {
+	case "table", "wide":
+	case "json":
+		write = inspect.DriftJSON
+	default:
+		return fmt.Errorf("--diff -o %s: must be table or json", d.output)
+	}
+	if !hasSource(d.flags) {
+		return errors.New("--diff needs a source to compare with: --config, --kubeconfig, --master or --manifests, as the proxy has them")
+	}
+	source, err := observe(ctx, d.options, d.flags)
+	if err != nil {
+		return err
+	}
+	defer source.stop()
+	kernel, err := nft.Open(0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = kernel.Close() }()
+	drift, err := compare(kernel, source)
+	for i := 1; i < looks && err == nil && drift.Drifted; i++ {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(d.settle / (looks - 1)):
+		}
+		var now *inspect.Drift
+		if now, err = compare(kernel, source); err == nil {
+			drift = now.Persisting(drift)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if d.service != "" && !drift.Only(d.ref.namespace, d.ref.name, d.ref.port) {
+		return fmt.Errorf("neither the source nor the kernel has a Service %s", d.service)
+	}
+	drift.Stamp = newStamp(d.flags)
+	if err := write(out, drift); err != nil {
+		return err
+	}
+	if drift.Drifted {
+		return errAnswerNo
+	}
+	return nil
+}
+
+// compare compares all tables once.
+func compare(kernel *nft.Kernel, source *observation) (*inspect.Drift, error) {
+	tables, _ := families()
+	wanted, err := source.Wanted(tables)
+	if err != nil {
+		return nil, err
+	}
+	drift := &inspect.Drift{}
+	for _, w := range wanted {
+		s, _, err := kernel.Glimpse(w.Family) // a difference that an unsteady read makes does not persist
+		if err != nil {
+			return nil, err
+		}
+		drift.Compare(s, inspect.Wanted{Config: w.Config, Services: w.Services, Node: w.Node})
+	}
+	return drift, nil
 }

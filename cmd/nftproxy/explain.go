@@ -7,13 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
-	"slices"
-	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/vishvananda/netlink"
 
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/explain"
@@ -147,57 +143,3 @@ func (q *question) packet(facts *facts) (explain.Packet, error) {
 
 // anyPort is a source port as clients use them; our rules do not look at it.
 const anyPort = 40000
-
-// facts are what explain asks of the node.
-type facts struct {
-	local []netip.Addr
-}
-
-func readFacts() (*facts, error) {
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
-	f := &facts{}
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			f.local = append(f.local, p.Addr().Unmap())
-		}
-	}
-	return f, nil
-}
-
-func (f *facts) isLocal(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(f.local, a) }
-
-// route returns the interface by which the node reaches an address. The kernel answers unreachable addresses
-// with an error; which one depends on the route.
-func (f *facts) route(a netip.Addr) (iface string, ok bool) {
-	routes, err := netlink.RouteGet(a.AsSlice())
-	if err != nil || len(routes) == 0 {
-		return "", errors.Is(err, syscall.EPERM) // not allowed to ask: do not claim that there is none
-	}
-	link, err := net.InterfaceByIndex(routes[0].LinkIndex)
-	if err != nil {
-		return "", true
-	}
-	return link.Name, true
-}
-
-// source is the address that a process on the node sends from to a destination.
-func (f *facts) source(to netip.Addr) netip.Addr {
-	routes, err := netlink.RouteGet(to.AsSlice())
-	if err == nil && len(routes) > 0 {
-		if a, ok := netip.AddrFromSlice(routes[0].Src); ok {
-			return a.Unmap()
-		}
-	}
-	for _, a := range f.local {
-		if a.Is4() == to.Is4() && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
-			return a
-		}
-	}
-	if to.Is4() {
-		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	}
-	return netip.IPv6Loopback()
-}

@@ -128,8 +128,31 @@ func TestNoTable(t *testing.T) {
 			t.Errorf("%s is %s", p.Name, p.State)
 		}
 	}
-	d.Only("default", "web")
+	if d.Only("default", "nope", "") {
+		t.Error("a Service that neither side has is found")
+	}
+	d = driftFrom(&nft.Snapshot{Content: &nft.Content{Family: nft.IPv4}})
+	if !d.Only("default", "web", "") {
+		t.Error("web is not found")
+	}
 	if !d.Drifted || len(d.ServicePorts) != 1 {
 		t.Errorf("only web: %s", text(t, d))
+	}
+}
+
+// A datum that differs has both sides, each with its sign.
+func TestDriftSides(t *testing.T) {
+	s := inKernel()
+	i := slices.IndexFunc(s.Elements, func(e nft.Element) bool { return e.Set == nft.Endpoints })
+	s.Elements[i].Data = string(slices.Replace([]byte(s.Elements[i].Data), 3, 4, 99))
+	s.Elements = append(s.Elements, nft.AddrElements(nft.NodePortAddresses, nft.IPv4, []netip.Addr{netip.MustParseAddr("192.0.2.1")})...)
+	got := text(t, driftFrom(s))
+	for _, want := range []string{
+		"\n  - endpoints tcp 10.96.0.1:80 cluster 0: 10.244.2.99:8080\n  + endpoints tcp 10.96.0.1:80 cluster 0: 10.244.2.3:8080\n",
+		"\n  - nodeport-addresses 192.0.2.1\n", "- is in the kernel and should not be, + should be and is not",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
 	}
 }

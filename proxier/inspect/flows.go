@@ -10,40 +10,24 @@ import (
 	"github.com/nftproxy/nftproxy/nft"
 )
 
-// Conntrack is how the flows of a Dump were counted.
-type Conntrack struct {
-	// Scanned is the number of entries looked at, Exact that the table held still meanwhile.
-	Scanned int  `json:"scanned"`
-	Exact   bool `json:"exact"`
-}
-
-// Flows are the tracked connections of a Service port.
-type Flows struct {
-	Total int `json:"total"`
-	// Endpoints counts them by who answers, Elsewhere those that go to none of the endpoints in the tables: to one that
-	// terminates, or one that is gone.
-	Endpoints map[string]int `json:"endpoints,omitempty"`
-	Elsewhere int            `json:"elsewhere,omitempty"`
-}
-
-// Tally counts tracked connections of one family by Service port. Its memory follows the Services that are shown, not the
-// connections. Not safe for concurrent use.
+// Tally counts tracked connections of one family by Service port. Its memory grows with the Services that are shown, not
+// with the connections. Not safe for concurrent use.
 type Tally struct {
-	fronts map[place]*counted
+	fronts map[Key]*counted
 	local  func(netip.Addr) bool
 }
 
-// counted is a frontend, and the port that it belongs to.
+// counted is a frontend and its Service port.
 type counted struct {
 	port     *ServicePort
 	frontend *Frontend
-	known    *map[netip.AddrPort]string // of the port: its endpoints, with their texts
+	known    *map[netip.AddrPort]string // the endpoints of the port, shared by its frontends
 }
 
-// NewTally returns a Tally of those Service ports that are of a family, all with a count of none. local tells the node's own
-// addresses, which take NodePorts.
+// NewTally returns a Tally of those Service ports that are of a family, with all counts 0. local returns whether an
+// address is one of the node's own, which take NodePorts.
 func NewTally(f nft.Family, ports []ServicePort, local func(netip.Addr) bool) *Tally {
-	t := &Tally{fronts: make(map[place]*counted, len(ports)), local: local}
+	t := &Tally{fronts: make(map[Key]*counted, len(ports)), local: local}
 	for i := range ports {
 		p := &ports[i]
 		if p.Family != f.String() {
@@ -53,18 +37,15 @@ func NewTally(f nft.Family, ports []ServicePort, local func(netip.Addr) bool) *T
 		known := new(map[netip.AddrPort]string)
 		for j := range p.Frontends {
 			fr := &p.Frontends[j]
-			at := place{proto: proto, port: fr.Port}
-			if fr.Address != "" {
-				at.addr, _ = netip.ParseAddr(fr.Address)
-			}
-			t.fronts[at] = &counted{p, fr, known}
+			addr, _ := netip.ParseAddr(fr.Address) // a NodePort has none
+			t.fronts[Key{addr, proto, fr.Port}] = &counted{p, fr, known}
 		}
 	}
 	t.Begin()
 	return t
 }
 
-// Begin sets all counts to none.
+// Begin sets all counts to 0.
 func (t *Tally) Begin() {
 	for _, c := range t.fronts {
 		c.port.Flows, c.frontend.Flows = &Flows{}, new(int)
@@ -73,10 +54,10 @@ func (t *Tally) Begin() {
 
 // Count counts a flow whose destination was translated, if it is to one of the Service ports.
 func (t *Tally) Count(f *ctsync.Flow) {
-	at := place{f.Dst.Addr(), nft.Proto(f.Proto), f.Dst.Port()}
+	at := Key{f.Dst.Addr(), nft.Proto(f.Proto), f.Dst.Port()}
 	c := t.fronts[at]
-	if c == nil && t.local(at.addr) {
-		at.addr = netip.Addr{}
+	if c == nil && t.local(at.Addr) {
+		at.Addr = netip.Addr{}
 		c = t.fronts[at]
 	}
 	if c == nil {
@@ -85,7 +66,14 @@ func (t *Tally) Count(f *ctsync.Flow) {
 	*c.frontend.Flows++
 	c.port.Flows.Total++
 	if *c.known == nil {
-		*c.known = c.port.Endpoints.addrs()
+		*c.known = map[netip.AddrPort]string{}
+		for _, list := range [][]string{c.port.Endpoints.Cluster, c.port.Endpoints.Local} {
+			for _, text := range list {
+				if a, err := netip.ParseAddrPort(text); err == nil {
+					(*c.known)[a] = text
+				}
+			}
+		}
 	}
 	text, ok := (*c.known)[f.From]
 	if !ok {
@@ -96,17 +84,4 @@ func (t *Tally) Count(f *ctsync.Flow) {
 		c.port.Flows.Endpoints = map[string]int{}
 	}
 	c.port.Flows.Endpoints[text]++
-}
-
-// addrs are the endpoints of both views.
-func (e *Endpoints) addrs() map[netip.AddrPort]string {
-	out := map[netip.AddrPort]string{}
-	for _, list := range [][]string{e.Cluster, e.Local} {
-		for _, text := range list {
-			if a, err := netip.ParseAddrPort(text); err == nil {
-				out[a] = text
-			}
-		}
-	}
-	return out
 }

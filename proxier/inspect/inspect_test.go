@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -34,7 +36,7 @@ func eps(list ...string) (out []netip.AddrPort) {
 
 // cluster has every kind of Service port that a dump can show.
 func cluster() []*nft.Service {
-	three := eps("10.244.0.1:8080", "10.244.1.2:8080", "10.244.2.3:8080")
+	three := three()
 	vip := func(s string, p uint16, local bool) nft.Frontend {
 		return nft.Frontend{Kind: nft.ClusterIP, Addr: netip.MustParseAddr(s), Port: p, Local: local}
 	}
@@ -77,7 +79,8 @@ func collected(t *testing.T) *Dump {
 	table, ports := Collect(s, map[uint32]int{1: 17})
 	table.Chains, table.Rules, table.Sets = 10, 20, 30 // what they are is for package nft to say
 	gone, _ := Collect(&nft.Snapshot{Content: &nft.Content{Family: nft.IPv6}}, nil)
-	return &Dump{APIVersion, Kind, []Table{table, gone}, []routing.Line{{Kind: "route", Family: "ip", Text: "10.96.0.0/16 via 169.254.169.4"}}, nil, ports}
+	stamp := Stamp{"node-1", time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), "v1.2.3"}
+	return &Dump{APIVersion, Kind, stamp, []Table{table, gone}, []routing.Line{{Kind: "route", Family: "ip", Text: "10.96.0.0/16 via 169.254.169.4"}}, nil, ports}
 }
 
 func TestForms(t *testing.T) {
@@ -87,6 +90,16 @@ func TestForms(t *testing.T) {
 		"wide":  func(w io.Writer, d *Dump) error { return Text(w, d, true) },
 		"json":  JSON,
 		"yaml":  YAML,
+		"dot": func(w io.Writer, d *Dump) error {
+			return DOT(w, "default/web", Select(d.ServicePorts, "default", "web", ""), DOTOptions{})
+		},
+		"source.dot": func(w io.Writer, d *Dump) error {
+			places := map[netip.Addr]Place{}
+			for i, e := range three() {
+				places[e.Addr()] = Place{fmt.Sprintf("node-%d", i+1), string(rune('a' + i/2))}
+			}
+			return DOT(w, "default/web", Select(d.ServicePorts, "default", "web", ""), DOTOptions{"node-1", places})
+		},
 	} {
 		var got bytes.Buffer
 		if err := write(&got, d); err != nil {
@@ -139,22 +152,52 @@ func TestStructuredFormsDecode(t *testing.T) {
 	}
 }
 
-// Strings that YAML could take for something else are in quotes; all others are as any reader of YAML has them.
+// Strings that YAML could take for something else are in quotes.
 func TestYAMLStrings(t *testing.T) {
-	var y yamlText
-	for _, want := range []string{"", "yes", "No", "null", "1.5", "10.0.0.1:80", "a: b", "a #b", "-", "- a", "\"quoted\"", "a\nb", "über", "web-1/x_y.z", "\\", "0x10", "~", "[]"} {
-		literal, err := json.Marshal(want)
-		if err != nil {
+	for _, want := range []string{"yes", "No", "null", "1.5", "10.0.0.1:80", "a: b", "a #b", "-", "- a", "\"quoted\"", "a\nb", "über", "web-1/x_y.z", "\\", "0x10", "~", "[]"} {
+		var y bytes.Buffer
+		if err := YAML(&y, &Dump{ServicePorts: []ServicePort{{Name: want}}}); err != nil {
 			t.Fatal(err)
 		}
-		y.out = []byte("a: ")
-		y.string(literal)
-		var got map[string]any
-		if err := yaml.Unmarshal(y.out, &got); err != nil || got["a"] != want {
-			t.Errorf("%q: %q, %v (%s)", want, got["a"], err, y.out)
+		var got Dump
+		if err := yaml.UnmarshalStrict(y.Bytes(), &got); err != nil || got.ServicePorts[0].Name != want {
+			t.Errorf("%q: %+v, %v\n%s", want, got.ServicePorts, err, y.String())
 		}
 	}
 }
+
+// Whatever a comment in the tables has, no control character reaches the terminal, and no line is faked.
+func TestControlCharactersAreEscaped(t *testing.T) {
+	evil := "default/web:\x1b[2J\u009b1m\nproblem: fake\u202e\xff"
+	services := cluster()
+	services[0].Name = evil
+	s := nft.Model(nft.IPv4, config(), services, node(nft.IPv4))
+	s.Elements = slices.DeleteFunc(s.Elements, func(e nft.Element) bool { return e.Set == nft.Endpoints && e.Key == s.Elements[0].Key })
+	table, ports := Collect(s, nil)
+	d := &Drift{}
+	d.Compare(s, Wanted{Config: config()})
+	for name, write := range map[string]func(io.Writer) error{
+		"text": func(w io.Writer) error { return Text(w, &Dump{Tables: []Table{table}, ServicePorts: ports}, true) },
+		"dot": func(w io.Writer) error {
+			return DOT(w, evil, ports, DOTOptions{Node: evil, Places: map[netip.Addr]Place{three()[0].Addr(): {evil, evil}}})
+		},
+		"drift": func(w io.Writer) error { return DriftText(w, d) },
+	} {
+		var out bytes.Buffer
+		if err := write(&out); err != nil {
+			t.Fatal(err)
+		}
+		bad := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) || r == utf8.RuneError }
+		if strings.ContainsFunc(out.String(), bad) || strings.Contains(out.String(), "\nproblem: fake") || !strings.Contains(out.String(), `web:\x1b`) && !strings.Contains(out.String(), `web:\\x1b`) {
+			t.Errorf("%s: %q", name, out.String())
+		}
+	}
+	if got := Printable("web-1 ü \"x\" \\"); got != "web-1 ü \"x\" \\" {
+		t.Errorf("%q", got)
+	}
+}
+
+func three() []netip.AddrPort { return eps("10.244.0.1:8080", "10.244.1.2:8080", "10.244.2.3:8080") }
 
 // What does not fit together is said, and of whom.
 func TestProblems(t *testing.T) {
@@ -214,10 +257,13 @@ func TestOrphansAreCounted(t *testing.T) {
 
 func TestSelectAndSplit(t *testing.T) {
 	ports := collected(t).ServicePorts
-	if got := Select(ports, "kube-system", "dns"); len(got) != 2 || got[0].Protocol != "tcp" {
+	if got := Select(ports, "kube-system", "dns", ""); len(got) != 2 || got[0].Protocol != "tcp" {
 		t.Errorf("selected %v", got)
 	}
-	if got := Select(ports, "default", "we"); len(got) != 0 {
+	if got := Select(ports, "default", "web", "80"); len(got) != 1 || got[0].Port != "http" {
+		t.Errorf("selected %v", got)
+	}
+	if got := Select(ports, "kube-system", "dns", "d"); len(got) != 0 {
 		t.Errorf("selected %v", got)
 	}
 	for name, want := range map[string][3]string{
@@ -244,5 +290,28 @@ func BenchmarkDump30000(b *testing.B) {
 		if err := Text(io.Discard, &Dump{Tables: []Table{table}, ServicePorts: ports}, false); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// A Service of many endpoints makes a graph that is still readable.
+func TestManyEndpointsAreCounted(t *testing.T) {
+	s := ServicePort{Name: "default/web", Family: "ip", Frontends: []Frontend{{Kind: "ClusterIP", Address: "10.96.0.1", Port: 80, Policy: "Cluster"}}}
+	all := map[netip.Addr]Place{}
+	for i := range 5000 {
+		a := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		all[a] = Place{fmt.Sprintf("node-%d", i/100), string(rune('a' + i/2500))}
+		s.Endpoints.Cluster = append(s.Endpoints.Cluster, netip.AddrPortFrom(a, 80).String())
+	}
+	var out bytes.Buffer
+	if err := DOT(&out, "default/web", []ServicePort{s}, DOTOptions{Places: all}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"and 88 more", moreNodes, "zone a", "zone b"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in the graph", want)
+		}
+	}
+	if out.Len() > 100<<10 {
+		t.Errorf("%d bytes", out.Len())
 	}
 }

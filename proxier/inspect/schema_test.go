@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -88,6 +89,10 @@ func (s *schema) of(t reflect.Type, doc string) map[string]any {
 			out["enum"] = v
 		}
 	case reflect.Struct:
+		if t == reflect.TypeFor[time.Time]() {
+			out["type"], out["format"] = "string", "date-time"
+			break
+		}
 		out["$ref"] = "#/$defs/" + t.Name()
 		s.define(t)
 	default:
@@ -103,11 +108,19 @@ func (s *schema) define(t reflect.Type) {
 	properties, required := map[string]any{}, []string{}
 	def := map[string]any{"type": "object", "description": s.docs[t.Name()], "properties": properties}
 	s.defs[t.Name()] = def
-	for i := range t.NumField() {
-		f := t.Field(i)
+	embedded := func(f reflect.StructField) string {
+		if f.PkgPath == "" && len(f.Index) > 1 {
+			return t.FieldByIndex(f.Index[:1]).Type.Name()
+		}
+		return t.Name()
+	}
+	for _, f := range reflect.VisibleFields(t) {
+		if f.Anonymous || !f.IsExported() {
+			continue
+		}
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		properties[name] = s.of(f.Type, s.docs[t.Name()+"."+f.Name])
-		if options != "omitempty" {
+		properties[name] = s.of(f.Type, s.docs[embedded(f)+"."+f.Name])
+		if options == "" {
 			required = append(required, name)
 		}
 	}

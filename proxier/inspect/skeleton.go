@@ -14,36 +14,36 @@ import (
 
 // skeleton compares chains, rules, sets and programs.
 func (c *comparison) skeleton() {
-	if !c.s.Exists {
+	if !c.Exists {
 		c.table.Skeleton = []string{"there is no table"}
 		return
 	}
-	model := nft.Model(c.s.Family, c.w.Config, c.representatives(), nil)
+	model := nft.Model(c.Family, c.w.Config, c.representatives(), nil)
 	sticky := c.stickyChains(model)
 	users := c.users()
 	for name := range model.Chains {
-		text := c.chain(model, name)
+		text := c.chainText(model, name)
 		if n := users[name]; text != "" && n > 0 && sticky[name] == (owner{}) {
 			text += fmt.Sprintf("; Service ports that need it: %d", n)
 		}
 		if text != "" {
-			c.tell(sticky, name, text)
+			c.report(sticky, name, text)
 		}
 	}
 	for name, programs := range map[string]map[nft.Program]bool{"policies": model.Policies, "programs": model.Programs, "draws": model.Draws} {
 		for p := range programs {
-			if !c.s.Leads(p) {
-				c.tell(sticky, p.Chain(), fmt.Sprintf("map %s does not lead to chain %s", name, p.Chain()))
+			if !c.Leads(p) {
+				c.report(sticky, p.Chain(), fmt.Sprintf("map %s does not lead to chain %s", name, p.Chain()))
 			}
 		}
 	}
 	// What is known without the Services: sets, and chains of earlier numbers of endpoints, which stay.
-	for _, text := range c.s.Differences(c.w.Config) {
+	for _, text := range c.Differences(c.w.Config) {
 		kind, rest, _ := strings.Cut(text, " ")
 		name, _, _ := strings.Cut(rest, " ")
 		_, modelled := model.Chains[name]
 		if kind != "program" && (kind != "chain" || !modelled && sticky[name] == (owner{})) {
-			c.tell(sticky, name, text)
+			c.report(sticky, name, text)
 		}
 	}
 	c.unwantedSticky()
@@ -75,9 +75,9 @@ func (c *comparison) stickyChains(model *nft.Snapshot) map[string]owner {
 	out := map[string]owner{}
 	for _, s := range c.w.Services {
 		for _, a := range s.Affinities() {
-			o := owner{s.Name, s.Proto}
+			o := ownerOf(s)
 			out[nft.AffinityMap(a.ID)] = o
-			for _, ch := range a.Chains(c.s.Family) {
+			for _, ch := range a.Chains(c.Family) {
 				out[ch.Name] = o
 			}
 		}
@@ -85,8 +85,8 @@ func (c *comparison) stickyChains(model *nft.Snapshot) map[string]owner {
 	return out
 }
 
-// tell notes what is wrong with a chain or map.
-func (c *comparison) tell(sticky map[string]owner, name, text string) {
+// report adds what is wrong with a chain or map.
+func (c *comparison) report(sticky map[string]owner, name, text string) {
 	if o, ok := sticky[name]; ok {
 		p := c.port(o)
 		p.Skeleton = append(p.Skeleton, text)
@@ -96,8 +96,8 @@ func (c *comparison) tell(sticky map[string]owner, name, text string) {
 }
 
 // chain says what is wrong with a chain, naming the rules by their comments; empty if nothing is.
-func (c *comparison) chain(model *nft.Snapshot, name string) string {
-	have, ok := c.s.Chains[name]
+func (c *comparison) chainText(model *nft.Snapshot, name string) string {
+	have, ok := c.Chains[name]
 	want := model.Chains[name]
 	switch {
 	case !ok:
@@ -149,7 +149,7 @@ func (c *comparison) unwantedSticky() {
 			wanted[a.Owner] = true
 		}
 	}
-	for _, a := range c.s.Affinities() {
+	for _, a := range c.Affinities() {
 		if !wanted[a.Owner] {
 			c.table.Skeleton = append(c.table.Skeleton, fmt.Sprintf("map %s remembers clients of %s, which is not sticky",
 				nft.AffinityMap(a.ID), a.Owner))
