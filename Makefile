@@ -95,10 +95,13 @@ e2e-life: deps peers image
 	@trap 'go run ./e2e/cluster -dir /tmp/nftproxy-life down' EXIT; \
 	go run ./e2e/cluster -dir /tmp/nftproxy-life -proxy kube-proxy up && go run ./e2e/cluster -dir /tmp/nftproxy-life life
 
+# Formatting, go.mod files as the go command writes them, and golangci-lint (vet included) by .golangci.yaml. golangci-lint is built
+# from e2e/tools, once, which takes some minutes.
 lint:
-	@unformatted=$$(git ls-files '*.go' | xargs gofmt -l); \
+	@unformatted=$$(git ls-files '*.go' | xargs ls 2>/dev/null | xargs gofmt -l); \
 	if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
-	go vet ./...
+	go mod tidy -diff
+	@tools=$$(e2e/tools/build.sh) && $$tools/golangci-lint run ./...
 
 fmt:
 	git ls-files '*.go' | xargs gofmt -w

@@ -278,8 +278,11 @@ func goes(r *readers, l line) error {
 		return fmt.Errorf("not understood")
 	}
 	files, err := filepath.Glob(filepath.Join(r.root, m[1], "*_test.go"))
-	if err != nil || len(files) == 0 {
-		return fmt.Errorf("no tests in %s (%v)", m[1], err)
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("no tests in %s", m[1])
 	}
 	for _, alternative := range strings.Split(m[2], "|") {
 		name := strings.Trim(alternative, "^$")

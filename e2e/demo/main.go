@@ -82,8 +82,11 @@ func (s *stage) expect(ok bool, format string, args ...any) {
 // start copies the examples, starts named backends in the pods, and a proxy on each node.
 func (s *stage) start() error {
 	examples, err := filepath.Glob("examples/*.yaml")
-	if err != nil || len(examples) == 0 {
-		return fmt.Errorf("no examples/*.yaml: run from the repository's root (%v)", err)
+	if err != nil {
+		return err
+	}
+	if len(examples) == 0 {
+		return errors.New("no examples/*.yaml: run from the repository's root")
 	}
 	for _, path := range examples {
 		b, err := os.ReadFile(path)

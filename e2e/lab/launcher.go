@@ -104,7 +104,7 @@ func (p *Process) Signal(s os.Signal) error {
 }
 
 // stopTimeout is how long Stop waits after SIGTERM. kubelet's default grace period is 30 s; nothing here needs a third.
-const stopTimeout = 10 * time.Second
+const stopTimeout = HangLimit
 
 // Stop sends SIGTERM and waits. The error says that the process had to be killed, or ended with a non-zero status; to end
 // by the signal itself is no error.
@@ -140,7 +140,11 @@ func (p *Process) Kill() error {
 func (p *Process) alive() error {
 	select {
 	case <-p.done:
-		return fmt.Errorf("%s ended: %v; the end of its log:\n%s", p.Name, p.err, p.Tail(tailLines))
+		outcome := p.err
+		if outcome == nil {
+			outcome = errors.New("exit status 0")
+		}
+		return fmt.Errorf("%s ended: %w; the end of its log:\n%s", p.Name, outcome, p.Tail(tailLines))
 	default:
 		return nil
 	}

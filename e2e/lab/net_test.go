@@ -124,7 +124,7 @@ func TestConn(t *testing.T) {
 			if r := c.Ping(lab.DefaultTimeout); r.Verdict != want {
 				t.Errorf("%s %s: want %s after the backend closed, got %s", f, proto, want, r)
 			}
-			b = lab.Must(n.Pod(1, 1).Listen("new", proto, b.Addr))(t)
+			lab.Must(n.Pod(1, 1).Listen("new", proto, b.Addr))(t)
 			if r := c.Ping(lab.DefaultTimeout); proto == lab.UDP && r.Backend != "new" {
 				t.Errorf("%s %s: %s", f, proto, r)
 			}

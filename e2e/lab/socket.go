@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -34,12 +35,13 @@ func dial(p Probe, deadline time.Time) (*socket, error) {
 		return nil, err
 	}
 	err = unix.Connect(fd, sockaddr(p.To))
-	if err != nil && err != unix.EINPROGRESS {
+	waiting := errors.Is(err, unix.EINPROGRESS)
+	if err != nil && !waiting {
 		unix.Close(fd)
 		return nil, fmt.Errorf("connect to %s: %w", p.To, err)
 	}
 	s := &socket{File: os.NewFile(uintptr(fd), "socket"), proto: p.Proto}
-	if err == unix.EINPROGRESS {
+	if waiting {
 		if err := s.connected(deadline); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("connect to %s: %w", p.To, err)

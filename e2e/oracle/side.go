@@ -36,7 +36,7 @@ func newSide(kind lab.ProxyKind, st *setup) (*side, error) {
 		return nil, err
 	}
 	s := &side{kind: kind, net: n, hosts: map[string]*lab.Host{}, memory: map[string]any{}, ports: map[string]int{}}
-	if err := s.furnish(st); err != nil {
+	if err := s.furnish(); err != nil {
 		n.Close()
 		return nil, fmt.Errorf("network for %s: %w", kind, err)
 	}
@@ -50,7 +50,7 @@ func labOptions(o lab.Options) lab.Options {
 }
 
 // furnish adds backends, routes and addresses.
-func (s *side) furnish(st *setup) error {
+func (s *side) furnish() error {
 	var errs []error
 	add := func(h *lab.Host, protos ...lab.Proto) {
 		s.hosts[h.Name] = h

@@ -5,6 +5,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -31,9 +32,12 @@ func serve() error {
 	var open sync.WaitGroup
 	for {
 		c, err := l.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) { // by us
 			open.Wait()
-			return nil // closed by us
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 		open.Go(func() {
 			defer c.Close()
