@@ -245,7 +245,7 @@ func (p *Proxier) loop(ctx context.Context, failed <-chan error) error {
 func (p *Proxier) gather(ctx context.Context, last time.Time) bool {
 	var wait time.Duration
 	if !last.IsZero() {
-		wait = max(p.opt.Config.Own.BatchWindow, p.opt.Config.MinSyncPeriod) - time.Since(last)
+		wait = max(p.opt.Config.Own.BatchWindow.Duration, p.opt.Config.MinSyncPeriod) - time.Since(last)
 	}
 	wait = max(wait, time.Until(p.retryAt))
 	if wait <= 0 {

@@ -73,15 +73,19 @@ func printVersion(out io.Writer) error {
 	return err
 }
 
+// machine is what the configuration depends on beside flags.
+func machine() config.Machine { return config.Machine{Hostname: os.Hostname, ReadFile: os.ReadFile} }
+
 // run loads the configuration and does what the flags ask for.
 func run(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) error {
-	cfg, err := opts.Load(flags, config.Machine{Hostname: os.Hostname, ReadFile: os.ReadFile})
+	cfg, err := opts.Load(flags, machine())
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	if err := logsapi.ValidateAndApplyAsField(&cfg.Logging, config.LoggingGates(cfg.FeatureGates), field.NewPath("logging")); err != nil {
+	if err := logsapi.ValidateAndApplyAsField(&cfg.Logging, cfg.Gates, field.NewPath("logging")); err != nil {
 		return fmt.Errorf("initialize logging: %w", err)
 	}
+	cfg.Gates.Apply()
 	cliflag.PrintFlags(flags)
 	log := klog.Background()
 	for _, w := range cfg.Warnings {

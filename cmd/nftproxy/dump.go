@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -265,7 +264,7 @@ const listTimeout = 30 * time.Second
 
 // observe starts the source that the flags name and returns when it has listed everything.
 func observe(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) (*observation, error) {
-	cfg, err := opts.Load(flags, config.Machine{Hostname: os.Hostname, ReadFile: os.ReadFile})
+	cfg, err := opts.Load(flags, machine())
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/klog/v2"
 
+	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/inspect"
 )
 
@@ -46,6 +47,10 @@ func report(err error) int {
 	case err == nil:
 		return 0
 	case errors.Is(err, errAnswerNo): // it has been printed
+		return 1
+	case errors.Is(err, config.ErrChanged): // planned: whatever supervises the process starts it again
+		klog.InfoS("Ending, to be started again with the new configuration", "reason", err)
+		logs.FlushLogs()
 		return 1
 	case errors.As(err, &run):
 		klog.ErrorS(run.error, "command failed")

@@ -22,10 +22,8 @@ import (
 func prepareNode(ctx context.Context, cfg *config.Config) error {
 	log := klog.FromContext(ctx)
 	sys := sysctl.System{Root: "/"}
-	if cfg.OOMScoreAdj != nil {
-		if err := sys.SetOOMScore(*cfg.OOMScoreAdj); err != nil {
-			log.V(2).Info("OOM score not set", "err", err)
-		}
+	if err := sys.SetOOMScore(cfg.OOMScoreAdj); err != nil {
+		log.V(2).Info("OOM score not set", "err", err)
 	}
 	changes, err := sys.ApplyConntrack(cfg.Conntrack, sys.CPUs(runtime.NumCPU()))
 	for _, c := range changes {

@@ -64,8 +64,8 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 		return fmt.Errorf("watch the configuration: %w", err)
 	}
 	defer func() { _ = watcher.Close() }()
-	if watcher.Polls() {
-		log.Info("No inotify instance is left (fs.inotify.max_user_instances): the configuration is read again and again instead")
+	if cause := watcher.Polls(); cause != nil {
+		log.Info("Polling the configuration files, the kernel offers no watch", "err", cause)
 	}
 	p, err := assemble(ctx, cfg)
 	if err != nil {
@@ -77,7 +77,13 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 	start := func(name string, run func(context.Context) error) {
 		group.Go(func() error { return ended(ctx, name, run(ctx)) })
 	}
-	start("configuration", watcher.Wait)
+	start("configuration", func(ctx context.Context) error {
+		check := func() error {
+			_, err := opts.Load(flags, machine())
+			return err
+		}
+		return watcher.Run(ctx, check, p.configInvalid)
+	})
 	p.startServers(start, debugPages(cfg, flags))
 	if p.events != nil {
 		start("events", p.events.Run)
@@ -89,6 +95,16 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 	start("source", func(ctx context.Context) error { p.source.Run(ctx, p.sink); return nil })
 	start("proxier", p.proxier.Run)
 	return group.Wait()
+}
+
+// configInvalid reports that the configuration files were changed to something invalid, or, with nil, that they are again
+// as they were: the proxy keeps the configuration it has.
+func (p *parts) configInvalid(err error) {
+	if err != nil {
+		klog.ErrorS(err, "The configuration was changed and is invalid; the previous one stays in use")
+		return
+	}
+	klog.InfoS("The configuration is valid again")
 }
 
 // ended turns the end of a part into an error unless it was asked to end: one
@@ -190,12 +206,12 @@ func (p *parts) healthPortFailed(name types.NamespacedName, err error) {
 
 // startServers starts the health and metrics servers that are wanted.
 func (p *parts) startServers(start func(string, func(context.Context) error), debug metrics.Debug) {
-	if p.cfg.Healthz.Enabled() {
+	if p.cfg.Healthz != "" {
 		handler := p.health.Handler(health.Counter{Healthz: p.metrics.HealthzServed, Livez: p.metrics.LivezServed})
-		start("healthz", p.server("healthz", p.cfg.Healthz.Addr, "FailedToStartProxierHealthcheck", handler))
+		start("healthz", p.server("healthz", p.cfg.Healthz, "FailedToStartProxierHealthcheck", handler))
 	}
-	if p.cfg.Metrics.Enabled() {
-		start("metrics", p.server("metrics", p.cfg.Metrics.Addr, "FailedToStartMetricServer", p.metrics.Handler(debug)))
+	if p.cfg.Metrics != "" {
+		start("metrics", p.server("metrics", p.cfg.Metrics, "FailedToStartMetricServer", p.metrics.Handler(debug)))
 	}
 }
 
@@ -229,7 +245,7 @@ func debugPages(cfg *config.Config, flags *pflag.FlagSet) metrics.Debug {
 	return metrics.Debug{
 		Configz: map[string]any{
 			"kubeproxy.config.k8s.io": cfg.External,
-			"nftproxy.io":             cfg.OwnExternal,
+			"nftproxy.io":             &cfg.Own,
 		},
 		Flags:   values,
 		Version: programVersion(), GoVersion: runtime.Version(),

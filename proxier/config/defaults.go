@@ -30,88 +30,66 @@ const (
 	defaultBurst         = 10
 )
 
-// NodePort keywords of nodePortAddresses. kube-proxy v1.36 has only the first;
-// v1.37 has all three.
+// Keywords of nodePortAddresses (kube-proxy v1.36 has only the first, v1.37 the
+// first three) and of externalIPs.allow (the last two).
 const (
 	keywordPrimary   = "primary"
 	keywordLocalhost = "localhost"
 	keywordAll       = "all"
+	keywordNone      = "none"
 )
 
 // setDefaults fills what is unset, as kube-proxy does. Two things differ:
 // minSyncPeriod stays 0 (kube-proxy: 1 s), because a pause between transactions
-// buys nothing here, and what mode decides is left to resolve.
+// has no benefit here, and what depends on the mode is left to resolve.
 func setDefaults(k *kubeproxyconfig.KubeProxyConfiguration) {
-	orString(&k.BindAddress, "0.0.0.0")
-	setAddressDefaults(k)
-	setClientDefaults(k)
-	setConntrackDefaults(&k.Conntrack)
-	orInt32(&k.OOMScoreAdj, defaultOOMScoreAdj)
+	orValue(&k.BindAddress, "0.0.0.0")
+	// In IPv6 form when bindAddress is IPv6 or, as in kube-proxy, no address at all.
+	any, loopback := "0.0.0.0", "127.0.0.1"
+	if a, ok := parseAddr(k.BindAddress); !ok || a.Is6() {
+		any, loopback = "::", "::1"
+	}
+	orValue(&k.HealthzBindAddress, net.JoinHostPort(any, strconv.Itoa(healthzPort)))
+	orValue(&k.MetricsBindAddress, net.JoinHostPort(loopback, strconv.Itoa(metricsPort)))
+	k.HealthzBindAddress = withPort(k.HealthzBindAddress, healthzPort)
+	k.MetricsBindAddress = withPort(k.MetricsBindAddress, metricsPort)
+
+	orValue(&k.ClientConnection.ContentType, defaultContentType)
+	orValue(&k.ClientConnection.QPS, defaultQPS)
+	orValue(&k.ClientConnection.Burst, defaultBurst)
+
+	ct := &k.Conntrack
+	orPointer(&ct.MaxPerCore, defaultMaxPerCore)
+	orPointer(&ct.Min, defaultConntrackMin)
+	orPointer(&ct.TCPEstablishedTimeout, metav1.Duration{Duration: defaultEstablished})
+	orPointer(&ct.TCPCloseWaitTimeout, metav1.Duration{Duration: defaultCloseWait})
+
 	for _, period := range []*metav1.Duration{&k.IPTables.SyncPeriod, &k.IPVS.SyncPeriod, &k.NFTables.SyncPeriod} {
-		orDuration(&period.Duration, defaultSyncPeriod)
+		orValue(&period.Duration, defaultSyncPeriod)
 	}
-	orDuration(&k.ConfigSyncPeriod.Duration, defaultResync)
-	if k.IPTables.LocalhostNodePorts == nil {
-		yes := true
-		k.IPTables.LocalhostNodePorts = &yes
-	}
-	orInt32(&k.IPTables.MasqueradeBit, defaultMasqueradeBit)
-	orInt32(&k.NFTables.MasqueradeBit, defaultMasqueradeBit)
+	orValue(&k.ConfigSyncPeriod.Duration, defaultResync)
+	orPointer(&k.IPTables.LocalhostNodePorts, true)
+	orPointer(&k.IPTables.MasqueradeBit, defaultMasqueradeBit)
+	orPointer(&k.NFTables.MasqueradeBit, defaultMasqueradeBit)
+	orPointer(&k.OOMScoreAdj, defaultOOMScoreAdj)
 	if k.FeatureGates == nil {
 		k.FeatureGates = map[string]bool{}
 	}
 	logsapi.SetRecommendedLoggingConfiguration(&k.Logging)
 }
 
-// setAddressDefaults fills the addresses of the servers: in IPv6 form when
-// bindAddress is IPv6 or, as in kube-proxy, not an address at all.
-func setAddressDefaults(k *kubeproxyconfig.KubeProxyConfiguration) {
-	any, loopback := "0.0.0.0", "127.0.0.1"
-	if a, ok := parseAddr(k.BindAddress); !ok || a.Is6() {
-		any, loopback = "::", "::1"
-	}
-	orString(&k.HealthzBindAddress, net.JoinHostPort(any, strconv.Itoa(healthzPort)))
-	orString(&k.MetricsBindAddress, net.JoinHostPort(loopback, strconv.Itoa(metricsPort)))
-	k.HealthzBindAddress = withPort(k.HealthzBindAddress, healthzPort)
-	k.MetricsBindAddress = withPort(k.MetricsBindAddress, metricsPort)
-}
-
-func setClientDefaults(k *kubeproxyconfig.KubeProxyConfiguration) {
-	orString(&k.ClientConnection.ContentType, defaultContentType)
-	if k.ClientConnection.QPS == 0 {
-		k.ClientConnection.QPS = defaultQPS
-	}
-	if k.ClientConnection.Burst == 0 {
-		k.ClientConnection.Burst = defaultBurst
+// orValue sets a zero value to a default.
+func orValue[T comparable](v *T, or T) {
+	var zero T
+	if *v == zero {
+		*v = or
 	}
 }
 
-func setConntrackDefaults(ct *kubeproxyconfig.KubeProxyConntrackConfiguration) {
-	orInt32(&ct.MaxPerCore, defaultMaxPerCore)
-	orInt32(&ct.Min, defaultConntrackMin)
-	if ct.TCPEstablishedTimeout == nil {
-		ct.TCPEstablishedTimeout = &metav1.Duration{Duration: defaultEstablished}
-	}
-	if ct.TCPCloseWaitTimeout == nil {
-		ct.TCPCloseWaitTimeout = &metav1.Duration{Duration: defaultCloseWait}
-	}
-}
-
-func orString(s *string, or string) {
-	if *s == "" {
-		*s = or
-	}
-}
-
-func orDuration(d *time.Duration, or time.Duration) {
-	if *d == 0 {
-		*d = or
-	}
-}
-
-func orInt32(i **int32, or int32) {
-	if *i == nil {
-		*i = &or
+// orPointer sets a nil pointer to a default of its own.
+func orPointer[T any](v **T, or T) {
+	if *v == nil {
+		*v = &or
 	}
 }
 

@@ -93,13 +93,9 @@ func replacePart(t *testing.T, text, part, with string) string {
 // ownTable is the table of our own settings, by reflection over the document.
 func ownTable(t *testing.T) string {
 	t.Helper()
-	d := newOwnDocument()
-	if _, errs := parseOwn(d); len(errs) > 0 {
+	d := newOwn()
+	if _, errs := d.normalize(); len(errs) > 0 {
 		t.Fatal(errs)
-	}
-	var err error
-	if d.Routing, err = d.Routing.Normalize(); err != nil {
-		t.Fatal(err)
 	}
 	var b strings.Builder
 	b.WriteString("| key | default | meaning |\n|---|---|---|\n")
@@ -185,10 +181,7 @@ func flagTable() string {
 
 // TestRoutingDocComplete: no text is left over from a key that is gone.
 func TestRoutingDocComplete(t *testing.T) {
-	var keys []string
-	for _, k := range allKeys(reflect.TypeFor[routing.Config](), "") {
-		keys = append(keys, k.key)
-	}
+	keys := allKeys(reflect.TypeFor[routing.Config](), "")
 	for key := range routingDoc {
 		if !slices.Contains(keys, key) {
 			t.Errorf("text for %s, which does not exist", key)

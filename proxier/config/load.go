@@ -6,32 +6,30 @@ package config
 import (
 	"errors"
 	"fmt"
-	"net/netip"
+	"reflect"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/nftproxy/nftproxy/proxier/sysctl"
 )
 
-// Machine is what Load asks of the machine. It is passed in so that the same
+// Machine is what Load reads of the machine. It is passed in so that the same
 // flags and files give the same Config in a test.
 type Machine struct {
-	// Hostname returns the host name (os.Hostname). Asked only without override.
+	// Hostname returns the host name (os.Hostname). Called only without override.
 	Hostname func() (string, error)
 	// ReadFile reads a configuration file (os.ReadFile).
 	ReadFile func(path string) ([]byte, error)
 }
 
-// Load makes the configuration of parsed flags and of the files they name.
-// fs is the flag set that AddFlags was called with. The error names every wrong
-// setting, not the first only.
+// Load makes the configuration from parsed flags and from the files they name.
+// fs is the flag set that AddFlags was called with. The error has one line per
+// wrong setting. Load may be called again, and reads the files again.
 func (o *Options) Load(fs *pflag.FlagSet, m Machine) (*Config, error) {
 	docs, err := o.read(m)
 	if err != nil {
@@ -53,7 +51,7 @@ func (o *Options) Load(fs *pflag.FlagSet, m Machine) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Warnings = warnings
+	c.Warnings = append(warnings, c.Warnings...)
 	return c, nil
 }
 
@@ -68,26 +66,15 @@ func (o *Options) read(m Machine) (documents, error) {
 		if err != nil {
 			return docs, err
 		}
-		d, err := decodeFile(name, data)
-		if err != nil {
+		if err := docs.decodeFile(name, data); err != nil {
 			return docs, err
 		}
-		if d.kube != nil && docs.kube != nil || d.own != nil && docs.own != nil {
-			return docs, fmt.Errorf("%s and %s both have a document of the same kind", o.ConfigFile, o.OwnFile)
+		if docs.kube == nil && name == o.ConfigFile {
+			return docs, fmt.Errorf("%s: contains no %s; a file with an %s alone belongs to --nftproxy-config", name, kubeKind, OwnKind)
 		}
-		docs.warnings = append(docs.warnings, d.warnings...)
-		if d.kube != nil {
-			docs.kube = d.kube
-		}
-		if d.own != nil {
-			docs.own = d.own
-		}
-	}
-	if o.ConfigFile != "" && docs.kube == nil {
-		return docs, fmt.Errorf("%s: no KubeProxyConfiguration in it; a file with an %s alone goes to --nftproxy-config", o.ConfigFile, OwnKind)
 	}
 	if docs.own == nil {
-		docs.own = newOwnDocument()
+		docs.own = newOwn()
 	}
 	return docs, nil
 }
@@ -103,10 +90,10 @@ func (o *Options) fromFlags(fs *pflag.FlagSet) *kubeproxyconfig.KubeProxyConfigu
 		k.MetricsBindAddress = deprecatedPort(k.MetricsBindAddress, o.metricsPort)
 	}
 	if fs.Changed("iptables-sync-period") {
-		k.NFTables.SyncPeriod.Duration = o.iptables.sync
+		k.NFTables.SyncPeriod.Duration = o.syncPeriod
 	}
 	if fs.Changed("iptables-min-sync-period") {
-		k.NFTables.MinSyncPeriod.Duration = o.iptables.min
+		k.NFTables.MinSyncPeriod.Duration = o.minSyncPeriod
 	}
 	return k
 }
@@ -122,7 +109,7 @@ func deprecatedPort(addr string, port int32) string {
 
 // adoptSections takes over settings for the mode that kube-proxy would choose
 // for an empty mode (iptables), so that its configuration keeps its meaning
-// where the nftables section says nothing. Call before setDefaults.
+// where the nftables section is silent. Call before setDefaults.
 func adoptSections(k *kubeproxyconfig.KubeProxyConfiguration) {
 	if k.Mode != "" {
 		return
@@ -132,69 +119,74 @@ func adoptSections(k *kubeproxyconfig.KubeProxyConfiguration) {
 	if n.MasqueradeBit == nil {
 		n.MasqueradeBit = i.MasqueradeBit
 	}
-	orDuration(&n.SyncPeriod.Duration, i.SyncPeriod.Duration)
-	orDuration(&n.MinSyncPeriod.Duration, i.MinSyncPeriod.Duration)
+	orValue(&n.SyncPeriod.Duration, i.SyncPeriod.Duration)
+	orValue(&n.MinSyncPeriod.Duration, i.MinSyncPeriod.Duration)
 }
 
 // resolve validates both documents and makes the Config.
-func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *NFTProxyConfiguration, m Machine) (*Config, error) {
-	ownParsed, errs := parseOwn(own)
-	errs = append(validateKube(k), errs...)
-	errs = append(errs, logsapi.Validate(&k.Logging, LoggingGates(k.FeatureGates), field.NewPath("KubeProxyConfiguration", "logging"))...)
-	if len(errs) > 0 {
-		return nil, errs.ToAggregate()
+func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *Own, m Machine) (*Config, error) {
+	gates, warnings, gateErr := newGates(k.FeatureGates)
+	externalIPs, ownErrs := own.normalize()
+	errs := append(validateKube(k), ownErrs...)
+	if gateErr == nil {
+		errs = append(errs, logsapi.Validate(&k.Logging, gates, field.NewPath(kubeKind, "logging"))...)
 	}
-	node, err := o.nodeName(k, m)
-	if err != nil {
+	node, nodeErr := o.nodeName(k, m)
+	lines := []error{gateErr, nodeErr}
+	for _, err := range errs {
+		lines = append(lines, err)
+	}
+	if err := errors.Join(lines...); err != nil {
 		return nil, err
 	}
-	settle(k)
-	if o.hostnameOverride != "" {
-		k.HostnameOverride = node
+	if !gates.Enabled(allowServiceExternalIPs) {
+		externalIPs = ExternalIPs{}
 	}
-	c := &Config{
-		NodeName:         node,
-		Client:           o.client(k),
-		Manifests:        o.manifests,
-		ConfigSyncPeriod: k.ConfigSyncPeriod.Duration,
-		MasqueradeBit:    int(*k.NFTables.MasqueradeBit),
-		MasqueradeAll:    k.NFTables.MasqueradeAll,
-		DetectLocal:      detectLocal(k),
-		NodePorts:        nodePorts(k.NodePortAddresses, own.LocalhostNodePorts),
-		SyncPeriod:       k.NFTables.SyncPeriod.Duration,
-		MinSyncPeriod:    k.NFTables.MinSyncPeriod.Duration,
-		Healthz:          Bind{k.HealthzBindAddress}, Metrics: Bind{k.MetricsBindAddress},
-		BindHardFail: k.BindAddressHardFail, Profiling: k.EnableProfiling,
-		ShowHiddenMetricsFor: k.ShowHiddenMetricsForVersion,
-		Conntrack:            conntrack(k.Conntrack),
-		FeatureGates:         k.FeatureGates,
-		Logging:              k.Logging,
-		Own:                  ownParsed,
-		External:             k,
-		OwnExternal:          own,
+	if o.manifests != "" {
+		own.Manifests = o.manifests
 	}
-	orString(&c.Manifests, own.Manifests)
-	own.Manifests, own.Routing = c.Manifests, ownParsed.Routing
-	if a, ok := parseAddr(k.BindAddress); ok && !a.IsUnspecified() {
-		c.NodeIP = a
-	}
-	score := int(*k.OOMScoreAdj)
-	c.OOMScoreAdj = &score
-	return c, nil
-}
-
-// settle writes into the document what the run decided, so that /configz and
-// --write-config-to show it.
-func settle(k *kubeproxyconfig.KubeProxyConfiguration) {
-	k.SetGroupVersionKind(kubeproxyconfig.SchemeGroupVersion.WithKind("KubeProxyConfiguration"))
+	// What the run decided is visible in /configz and --write-config-to.
+	k.SetGroupVersionKind(kubeproxyconfig.SchemeGroupVersion.WithKind(kubeKind))
 	k.Mode = modeNFTables
+	k.PortRange = "" // without effect
+	orValue(&k.DetectLocalMode, kubeproxyconfig.LocalMode(LocalByClusterCIDR))
 	if len(k.NodePortAddresses) == 0 {
 		k.NodePortAddresses = []string{keywordPrimary}
 	}
-	if k.DetectLocalMode == "" {
-		k.DetectLocalMode = kubeproxyconfig.LocalMode(LocalByClusterCIDR)
+	if o.hostnameOverride != "" {
+		k.HostnameOverride = node
 	}
-	k.PortRange = "" // ignored, and not shown as if it were not
+	client, ct := k.ClientConnection, k.Conntrack
+	c := &Config{
+		NodeName: node,
+		Client: Client{
+			Kubeconfig: client.Kubeconfig, Master: o.master,
+			ContentType: client.ContentType, AcceptContentTypes: client.AcceptContentTypes,
+			QPS: client.QPS, Burst: int(client.Burst),
+		},
+		Manifests:     own.Manifests,
+		MasqueradeBit: int(*k.NFTables.MasqueradeBit), MasqueradeAll: k.NFTables.MasqueradeAll,
+		DetectLocal: detectLocal(k),
+		NodePorts:   nodePorts(k.NodePortAddresses, own.LocalhostNodePorts),
+		ExternalIPs: externalIPs,
+		SyncPeriod:  k.NFTables.SyncPeriod.Duration, MinSyncPeriod: k.NFTables.MinSyncPeriod.Duration,
+		Healthz: k.HealthzBindAddress, Metrics: k.MetricsBindAddress, BindHardFail: k.BindAddressHardFail,
+		Profiling: k.EnableProfiling, ShowHiddenMetricsFor: k.ShowHiddenMetricsForVersion,
+		Conntrack: sysctl.Conntrack{
+			MaxPerCore: int(*ct.MaxPerCore), Min: int(*ct.Min),
+			TCPEstablished: ct.TCPEstablishedTimeout.Duration, TCPCloseWait: ct.TCPCloseWaitTimeout.Duration,
+			TCPBeLiberal: ct.TCPBeLiberal,
+			UDP:          ct.UDPTimeout.Duration, UDPStream: ct.UDPStreamTimeout.Duration,
+		},
+		OOMScoreAdj: int(*k.OOMScoreAdj),
+		Gates:       gates, Logging: k.Logging,
+		Own: *own, External: k,
+		Warnings: warnings,
+	}
+	if a, ok := parseAddr(k.BindAddress); ok && !a.IsUnspecified() {
+		c.NodeIP = a
+	}
+	return c, nil
 }
 
 // nodeName is --hostname-override, else the file's, else the host name.
@@ -217,16 +209,7 @@ func (o *Options) nodeName(k *kubeproxyconfig.KubeProxyConfiguration, m Machine)
 	return name, nil
 }
 
-func (o *Options) client(k *kubeproxyconfig.KubeProxyConfiguration) Client {
-	c := k.ClientConnection
-	return Client{
-		Kubeconfig: c.Kubeconfig, Master: o.master,
-		ContentType: c.ContentType, AcceptContentTypes: c.AcceptContentTypes,
-		QPS: c.QPS, Burst: int(c.Burst),
-	}
-}
-
-// detectLocal parses the detector; validation has seen it before.
+// detectLocal parses the detector, which has been validated.
 func detectLocal(k *kubeproxyconfig.KubeProxyConfiguration) DetectLocal {
 	d := DetectLocal{Mode: LocalMode(k.DetectLocalMode)}
 	switch d.Mode {
@@ -245,56 +228,28 @@ func detectLocal(k *kubeproxyconfig.KubeProxyConfiguration) DetectLocal {
 	return d
 }
 
-// nodePorts parses the list; validation has seen it before. Ranges inside the
-// loopback networks ask for localhost.
+// nodePorts parses the list, which has been validated. A range inside the
+// loopback networks (127.0.0.0/8 and longer, ::1/128) means localhost.
 func nodePorts(list []string, localhost bool) NodePortAddresses {
 	n := NodePortAddresses{Localhost: localhost}
 	for _, s := range list {
-		switch s {
-		case keywordPrimary:
+		p, _ := parsePrefix(s)
+		switch {
+		case s == keywordPrimary:
 			n.Primary = true
-		case keywordLocalhost:
+		case s == keywordLocalhost, p.Addr().IsLoopback() && p.Bits() >= 8 && (p.Addr().Is4() || p.Bits() == 128):
 			n.Localhost = true
-		case keywordAll:
+		case s == keywordAll:
 			n.All = true
-		default:
-			n.addCIDR(s)
+		case p.IsValid() && !slices.Contains(n.CIDRs, p):
+			n.CIDRs = append(n.CIDRs, p)
 		}
 	}
 	return n
 }
 
-func (n *NodePortAddresses) addCIDR(s string) {
-	p, ok := parsePrefix(s)
-	switch {
-	case !ok || slices.Contains(n.CIDRs, p):
-	case p.Addr().IsLoopback() && loopbackOnly(p):
-		n.Localhost = true
-	default:
-		n.CIDRs = append(n.CIDRs, p)
-	}
-}
-
-// loopbackOnly reports whether a prefix that begins with a loopback address
-// has no other: 127.0.0.0/8 and longer, ::1/128.
-func loopbackOnly(p netip.Prefix) bool {
-	if p.Addr().Is6() {
-		return p.Bits() == 128
-	}
-	return p.Bits() >= 8
-}
-
-func conntrack(ct kubeproxyconfig.KubeProxyConntrackConfiguration) sysctl.Conntrack {
-	return sysctl.Conntrack{
-		MaxPerCore: int(*ct.MaxPerCore), Min: int(*ct.Min),
-		TCPEstablished: ct.TCPEstablishedTimeout.Duration, TCPCloseWait: ct.TCPCloseWaitTimeout.Duration,
-		TCPBeLiberal: ct.TCPBeLiberal,
-		UDP:          ct.UDPTimeout.Duration, UDPStream: ct.UDPStreamTimeout.Duration,
-	}
-}
-
-// loggingFromFlags lets logging flags win over the file, so that
-// `--config F -v 4` does what it says.
+// loggingFromFlags lets logging flags override the file, so that
+// `--config F -v 4` has the effect of -v 4.
 func loggingFromFlags(fs *pflag.FlagSet, to *logsapi.LoggingConfiguration) error {
 	var own pflag.FlagSet
 	fromFile := to.VModule
@@ -306,41 +261,57 @@ func loggingFromFlags(fs *pflag.FlagSet, to *logsapi.LoggingConfiguration) error
 			errs = append(errs, f.Value.Set(given.Value.String()))
 		}
 	})
-	// The flag's patterns come first: the first that fits wins.
+	// The flag's patterns come first: the first that matches counts.
 	to.VModule = append(to.VModule, fromFile...)
 	return errors.Join(errs...)
 }
 
-// LoggingGates are the feature gates of component-base's logging, set by those
-// of the given gates that it knows. kube-proxy's other gates switch nothing here.
-func LoggingGates(given map[string]bool) featuregate.FeatureGate {
-	gates := featuregate.NewFeatureGate()
-	if err := logsapi.AddFeatureGates(gates); err != nil {
-		// Only a second registration of a name fails, and this is the first.
-		panic(err)
-	}
-	known := gates.GetAll()
-	for name, on := range given {
-		if spec, ok := known[featuregate.Feature(name)]; ok && !spec.LockToDefault {
-			_ = gates.SetFromMap(map[string]bool{name: on}) // known and not locked: cannot fail
-		}
-	}
-	return gates
+// keysWithoutEffect are the keys, or sections, of KubeProxyConfiguration that
+// are accepted, warned about when set, and otherwise ignored, with the reason.
+var keysWithoutEffect = map[string]string{
+	"configSyncPeriod":            reasonResync,
+	"iptables.localhostNodePorts": "list localhost in nodePortAddresses instead",
+	"ipvs":                        reasonIPVS,
+	"winkernel":                   reasonWindows,
+	"windowsRunAsService":         reasonWindows,
+	"portRange":                   "kube-proxy ignores it too",
 }
 
-// flagWarnings names the flags that were given and mean nothing.
-func (o *Options) flagWarnings(fs *pflag.FlagSet) []string {
-	var logging pflag.FlagSet
-	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), &logging)
+// keyWarnings names the keys that a file sets and that have no effect. k is as
+// decoded, before defaults: a zero value counts as not set, and so does a
+// default, since a file written by --write-config-to contains all of them.
+func keyWarnings(k *kubeproxyconfig.KubeProxyConfiguration) []string {
+	var defaults kubeproxyconfig.KubeProxyConfiguration
+	setDefaults(&defaults)
 	var out []string
-	fs.Visit(func(f *pflag.Flag) {
-		switch reason, useless := flagsWithoutMeaning[f.Name]; {
-		case useless:
-			out = append(out, fmt.Sprintf("flag --%s has no effect: %s", f.Name, reason))
-		case o.ConfigFile != "" && !flagsBesideConfig[f.Name] && logging.Lookup(f.Name) == nil:
-			out = append(out, fmt.Sprintf("flag --%s is ignored because --config is given", f.Name))
+	for _, key := range setKeys(reflect.ValueOf(*k), reflect.ValueOf(defaults), "") {
+		section, _, _ := strings.Cut(key, ".")
+		reason := keysWithoutEffect[key]
+		orValue(&reason, keysWithoutEffect[section])
+		if section == "iptables" && k.Mode != "" { // else adoptSections reads them
+			orValue(&reason, "set the key of the nftables section instead")
 		}
-	})
-	sort.Strings(out)
+		if reason != "" {
+			out = append(out, fmt.Sprintf("%s: %s has no effect: %s", kubeKind, key, reason))
+		}
+	}
+	return out
+}
+
+// setKeys lists the keys with a value that is not the default, as dotted JSON
+// names.
+func setKeys(v, defaults reflect.Value, prefix string) []string {
+	var out []string
+	for i := range v.NumField() {
+		name := jsonName(v.Type().Field(i))
+		value := v.Field(i)
+		switch {
+		case value.IsZero() || name == "" || reflect.DeepEqual(value.Interface(), defaults.Field(i).Interface()):
+		case value.Kind() == reflect.Struct && !isLeaf(value.Type()):
+			out = append(out, setKeys(value, defaults.Field(i), prefix+name+".")...)
+		default:
+			out = append(out, prefix+name)
+		}
+	}
 	return out
 }

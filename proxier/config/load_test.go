@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nftproxy/nftproxy/proxier/sysctl"
-	"github.com/nftproxy/nftproxy/routing"
 )
 
 // files is a machine whose files are a map.
@@ -60,36 +59,30 @@ const ownHead = "apiVersion: nftproxy.io/v1alpha1\nkind: NFTProxyConfiguration\n
 
 // defaults is the Config of an empty command line.
 func defaults() *Config {
-	score := -999
-	routes, err := routing.Config{}.Normalize()
-	if err != nil {
-		panic(err)
+	own := newOwn()
+	if _, errs := own.normalize(); len(errs) > 0 {
+		panic(errs)
 	}
 	return &Config{
-		NodeName:         "node-1",
-		Client:           Client{ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10},
-		ConfigSyncPeriod: 15 * time.Minute,
-		MasqueradeBit:    14,
-		DetectLocal:      DetectLocal{Mode: LocalByClusterCIDR},
-		NodePorts:        NodePortAddresses{Primary: true},
-		SyncPeriod:       30 * time.Second,
-		Healthz:          Bind{"0.0.0.0:10256"},
-		Metrics:          Bind{"127.0.0.1:10249"},
-		Conntrack:        sysctl.Conntrack{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour},
-		OOMScoreAdj:      &score,
-		FeatureGates:     map[string]bool{},
-		Own: Own{
-			StrictSourceRanges: true, AffinityMapSize: 65536, MaxServiceElements: 1_000_000, MaxElements: 10_000_000, BatchWindow: 2 * time.Millisecond,
-			StaleFlows: StaleFlows{SCTP: true},
-			Routing:    routes,
-		},
+		NodeName:      "node-1",
+		Client:        Client{ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10},
+		MasqueradeBit: 14,
+		DetectLocal:   DetectLocal{Mode: LocalByClusterCIDR},
+		NodePorts:     NodePortAddresses{Primary: true},
+		SyncPeriod:    30 * time.Second,
+		Healthz:       "0.0.0.0:10256",
+		Metrics:       "127.0.0.1:10249",
+		ExternalIPs:   ExternalIPs{All: true},
+		Conntrack:     sysctl.Conntrack{MaxPerCore: 32768, Min: 131072, TCPEstablished: 24 * time.Hour, TCPCloseWait: time.Hour},
+		OOMScoreAdj:   -999,
+		Own:           *own,
 	}
 }
 
 // diffConfig compares what decides the proxy's behaviour.
 func diffConfig(want, got *Config) string {
 	return cmp.Diff(want, got,
-		cmpopts.IgnoreFields(Config{}, "External", "OwnExternal", "Logging", "Warnings"),
+		cmpopts.IgnoreFields(Config{}, "External", "Gates", "Logging", "Warnings"),
 		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 }
@@ -151,7 +144,6 @@ winkernel: {enableDSR: false, forwardHealthCheckVip: false, networkName: "", roo
 // TestSettings sets one thing at a time, by flag and by key, and says what it
 // changes in the Config.
 func TestSettings(t *testing.T) {
-	score := 7
 	for _, c := range []struct {
 		name  string
 		flags []string // by flags, unless empty
@@ -171,10 +163,10 @@ func TestSettings(t *testing.T) {
 			"mode: nftables\niptables: {masqueradeBit: 5, masqueradeAll: true, syncPeriod: 10s}", func(*Config) {}},
 		{"nftables section wins", nil, "iptables: {masqueradeBit: 5}\nnftables: {masqueradeBit: 6}",
 			func(c *Config) { c.MasqueradeBit = 6 }},
-		{"periods", []string{"--iptables-sync-period=20s", "--iptables-min-sync-period=1s", "--config-sync-period=1m"},
-			"nftables: {syncPeriod: 20s, minSyncPeriod: 1s}\nconfigSyncPeriod: 1m",
+		{"periods", []string{"--iptables-sync-period=20s", "--iptables-min-sync-period=1s"},
+			"nftables: {syncPeriod: 20s, minSyncPeriod: 1s}",
 			func(c *Config) {
-				c.SyncPeriod, c.MinSyncPeriod, c.ConfigSyncPeriod = 20*time.Second, time.Second, time.Minute
+				c.SyncPeriod, c.MinSyncPeriod = 20*time.Second, time.Second
 			}},
 		{"cluster CIDRs", []string{"--cluster-cidr=10.244.1.2/16,fd00:1::/64"}, "clusterCIDR: 10.244.1.2/16,fd00:1::/64",
 			func(c *Config) {
@@ -207,19 +199,19 @@ func TestSettings(t *testing.T) {
 			func(c *Config) { c.NodeIP = netip.MustParseAddr("192.0.2.1") }},
 		{"IPv6 node address moves the servers, in a file", nil, "bindAddress: 2001:db8::1",
 			func(c *Config) {
-				c.NodeIP, c.Healthz, c.Metrics = netip.MustParseAddr("2001:db8::1"), Bind{"[::]:10256"}, Bind{"[::1]:10249"}
+				c.NodeIP, c.Healthz, c.Metrics = netip.MustParseAddr("2001:db8::1"), "[::]:10256", "[::1]:10249"
 			}},
 		{"IPv6 node address, unspecified", nil, "bindAddress: '::'",
-			func(c *Config) { c.Healthz, c.Metrics = Bind{"[::]:10256"}, Bind{"[::1]:10249"} }},
+			func(c *Config) { c.Healthz, c.Metrics = "[::]:10256", "[::1]:10249" }},
 		{"servers", []string{"--healthz-bind-address=127.0.0.1", "--metrics-bind-address=[::1]:99", "--bind-address-hard-fail", "--profiling"},
 			"healthzBindAddress: 127.0.0.1\nmetricsBindAddress: '[::1]:99'\nbindAddressHardFail: true\nenableProfiling: true",
 			func(c *Config) {
-				c.Healthz, c.Metrics, c.BindHardFail, c.Profiling = Bind{"127.0.0.1:10256"}, Bind{"[::1]:99"}, true, true
+				c.Healthz, c.Metrics, c.BindHardFail, c.Profiling = "127.0.0.1:10256", "[::1]:99", true, true
 			}},
 		{"servers off", []string{"--healthz-bind-address=", "--metrics-port=0"}, "",
-			func(c *Config) { c.Healthz, c.Metrics = Bind{}, Bind{} }},
+			func(c *Config) { c.Healthz, c.Metrics = "", "" }},
 		{"deprecated port goes to an address without one", []string{"--healthz-bind-address=127.0.0.1", "--healthz-port=1"}, "",
-			func(c *Config) { c.Healthz = Bind{"127.0.0.1:1"} }},
+			func(c *Config) { c.Healthz = "127.0.0.1:1" }},
 		{"conntrack", []string{"--conntrack-max-per-core=1", "--conntrack-min=2", "--conntrack-tcp-timeout-established=3s",
 			"--conntrack-tcp-timeout-close-wait=4s", "--conntrack-tcp-be-liberal", "--conntrack-udp-timeout=5s", "--conntrack-udp-timeout-stream=6s"},
 			"conntrack: {maxPerCore: 1, min: 2, tcpEstablishedTimeout: 3s, tcpCloseWaitTimeout: 4s, tcpBeLiberal: true, udpTimeout: 5s, udpStreamTimeout: 6s}",
@@ -227,9 +219,9 @@ func TestSettings(t *testing.T) {
 				c.Conntrack = sysctl.Conntrack{MaxPerCore: 1, Min: 2, TCPEstablished: 3 * time.Second, TCPCloseWait: 4 * time.Second,
 					TCPBeLiberal: true, UDP: 5 * time.Second, UDPStream: 6 * time.Second}
 			}},
-		{"oom score", []string{"--oom-score-adj=7"}, "oomScoreAdj: 7", func(c *Config) { c.OOMScoreAdj = &score }},
-		{"gates", []string{"--feature-gates=NoSuchGate=true"}, "featureGates: {NoSuchGate: true}",
-			func(c *Config) { c.FeatureGates = map[string]bool{"NoSuchGate": true} }},
+		{"oom score", []string{"--oom-score-adj=7"}, "oomScoreAdj: 7", func(c *Config) { c.OOMScoreAdj = 7 }},
+		{"external IPs by gate", []string{"--feature-gates=AllowServiceExternalIPs=false"}, "featureGates: {AllowServiceExternalIPs: false}",
+			func(c *Config) { c.ExternalIPs = ExternalIPs{} }},
 		{"hidden metrics", []string{"--show-hidden-metrics-for-version=1.35"}, "showHiddenMetricsForVersion: '1.35'",
 			func(c *Config) { c.ShowHiddenMetricsFor = "1.35" }},
 	} {
@@ -258,7 +250,7 @@ func TestPrecedence(t *testing.T) {
 	c := mustLoad(t, f, "--config=c", "--hostname-override=from-flag", "--master=http://m", "--manifests=dir", "-v=5", "--vmodule=b=2",
 		"--masquerade-all", "--kubeconfig=k", "--cluster-cidr=nonsense")
 	want := defaults()
-	want.NodeName, want.Client.Master, want.Manifests = "from-flag", "http://m", "dir"
+	want.NodeName, want.Client.Master, want.Manifests, want.Own.Manifests = "from-flag", "http://m", "dir", "dir"
 	if d := diffConfig(want, c); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -299,7 +291,9 @@ func TestRefused(t *testing.T) {
 		{"detectLocalMode: BridgeInterface", "--detect-local-mode=BridgeInterface", []string{"detectLocal.bridgeInterface"}},
 		{"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: sixteen-bytes-xx}", "", []string{"interfaceNamePrefix", "15"}},
 		{"conntrack: {min: -1, udpTimeout: -1s}", "--conntrack-min=-1", []string{"conntrack.min"}},
-		{"configSyncPeriod: -1s", "--config-sync-period=-1s", []string{"configSyncPeriod"}},
+		{"configSyncPeriod: -1s", "", []string{"configSyncPeriod"}},
+		{"featureGates: {AllowServiceExternalIP: false}", "--feature-gates=AllowServiceExternalIP=false", []string{"did you mean AllowServiceExternalIPs"}},
+		{"featureGates: {PreferSameTrafficDistribution: false}", "--feature-gates=PreferSameTrafficDistribution=false", []string{"PreferSameTrafficDistribution", "locked"}},
 		{"clientConnection: {burst: -1}", "--kube-api-burst=-1", []string{"burst"}},
 		{"showHiddenMetricsForVersion: one", "--show-hidden-metrics-for-version=one", []string{"showHiddenMetricsForVersion"}},
 		{"logging: {format: nonsense}", "--logging-format=nonsense", []string{"logging"}},
@@ -326,15 +320,17 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestAllFaultsAtOnce: the error names every wrong setting of both documents.
+// TestAllFaultsAtOnce: the error names every wrong setting of both documents, one per line.
 func TestAllFaultsAtOnce(t *testing.T) {
 	_, err := load(t, files{"c": kubeHead + "mode: x\noomScoreAdj: 5000\n---\n" + ownHead + "affinityMapSize: 0"}, "--config=c")
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, part := range []string{"mode", "oomScoreAdj", "affinityMapSize"} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error %q does not name %s", err, part)
+	for i, line := range strings.Split(err.Error(), "\n") {
+		for _, part := range []string{"KubeProxyConfiguration.mode: ", "KubeProxyConfiguration.oomScoreAdj: ", "NFTProxyConfiguration.affinityMapSize: "}[i : i+1] {
+			if !strings.HasPrefix(line, part) {
+				t.Errorf("line %d of the error is %q, want it to begin with %q", i, line, part)
+			}
 		}
 	}
 }
@@ -343,15 +339,15 @@ func TestFamily(t *testing.T) {
 	cidr := netip.MustParsePrefix
 	for _, c := range []struct {
 		list   []string
-		v4, v6 FamilyAddresses
+		v4, v6 NodePortAddresses
 	}{
-		{[]string{"primary"}, FamilyAddresses{Primary: true}, FamilyAddresses{Primary: true}},
-		{[]string{"10.0.0.0/8"}, FamilyAddresses{CIDRs: []netip.Prefix{cidr("10.0.0.0/8")}}, FamilyAddresses{All: true}},
-		{[]string{"fd00::/8"}, FamilyAddresses{All: true}, FamilyAddresses{CIDRs: []netip.Prefix{cidr("fd00::/8")}}},
-		{[]string{"0.0.0.0/0", "fd00::/8"}, FamilyAddresses{All: true}, FamilyAddresses{CIDRs: []netip.Prefix{cidr("fd00::/8")}}},
-		{[]string{"localhost"}, FamilyAddresses{Localhost: true}, FamilyAddresses{Localhost: true}},
-		{[]string{"localhost", "10.0.0.0/8"}, FamilyAddresses{Localhost: true, CIDRs: []netip.Prefix{cidr("10.0.0.0/8")}}, FamilyAddresses{Localhost: true}},
-		{[]string{"all"}, FamilyAddresses{All: true}, FamilyAddresses{All: true}},
+		{[]string{"primary"}, NodePortAddresses{Primary: true}, NodePortAddresses{Primary: true}},
+		{[]string{"10.0.0.0/8"}, NodePortAddresses{CIDRs: []netip.Prefix{cidr("10.0.0.0/8")}}, NodePortAddresses{All: true}},
+		{[]string{"fd00::/8"}, NodePortAddresses{All: true}, NodePortAddresses{CIDRs: []netip.Prefix{cidr("fd00::/8")}}},
+		{[]string{"0.0.0.0/0", "fd00::/8"}, NodePortAddresses{All: true}, NodePortAddresses{CIDRs: []netip.Prefix{cidr("fd00::/8")}}},
+		{[]string{"localhost"}, NodePortAddresses{Localhost: true}, NodePortAddresses{Localhost: true}},
+		{[]string{"localhost", "10.0.0.0/8"}, NodePortAddresses{Localhost: true, CIDRs: []netip.Prefix{cidr("10.0.0.0/8")}}, NodePortAddresses{Localhost: true}},
+		{[]string{"all"}, NodePortAddresses{All: true}, NodePortAddresses{All: true}},
 	} {
 		n := nodePorts(c.list, false)
 		if got := n.Family(false); !reflect.DeepEqual(got, c.v4) {
@@ -359,6 +355,48 @@ func TestFamily(t *testing.T) {
 		}
 		if got := n.Family(true); !reflect.DeepEqual(got, c.v6) {
 			t.Errorf("%v IPv6: %+v, want %+v", c.list, got, c.v6)
+		}
+	}
+}
+
+// TestGates: each kind of gate, and what it switches.
+func TestGates(t *testing.T) {
+	c := mustLoad(t, nil, "--feature-gates=ComponentStatusz=false,WatchListClient=false,NFTablesNetlink=false,NodeSwap=true,MultiCIDRServiceAllocator=true")
+	if c.Gates.Statusz() || !c.Gates.Flagz() || c.Gates.client["WatchListClient"] || len(c.Gates.client) != 1 {
+		t.Errorf("gates: %v, of client-go %v", c.Gates, c.Gates.client)
+	}
+	want := []string{
+		"feature gate NFTablesNetlink has no effect: nftproxy uses nothing but netlink",
+		"feature gate NodeSwap has no effect: kube-proxy does not read it",
+	}
+	if d := cmp.Diff(want, c.Warnings); d != "" {
+		t.Errorf("warnings (-want +got):\n%s", d)
+	}
+	if !mustLoad(t, nil, "--feature-gates=AllAlpha=true").Gates.Enabled("LoggingAlphaOptions") {
+		t.Error("AllAlpha does not switch LoggingAlphaOptions on")
+	}
+}
+
+func TestExternalIPsAllow(t *testing.T) {
+	for _, c := range []struct {
+		own     string
+		in, out []string
+	}{
+		{"", []string{"192.0.2.1", "2001:db8::1"}, nil},
+		{"externalIPs: {allow: [192.0.2.0/24, 2001:db8::/64]}", []string{"192.0.2.1", "2001:db8::1"}, []string{"192.0.3.1", "2001:db8:1::1"}},
+		{"externalIPs: {allow: [none]}", nil, []string{"192.0.2.1", "2001:db8::1"}},
+		{"externalIPs: {allow: []}", nil, []string{"192.0.2.1"}},
+	} {
+		e := mustLoad(t, files{"o": ownHead + c.own}, "--nftproxy-config=o").ExternalIPs
+		for _, a := range c.in {
+			if !e.Allow(netip.MustParseAddr(a)) {
+				t.Errorf("%q refuses %s", c.own, a)
+			}
+		}
+		for _, a := range c.out {
+			if e.Allow(netip.MustParseAddr(a)) {
+				t.Errorf("%q allows %s", c.own, a)
+			}
 		}
 	}
 }

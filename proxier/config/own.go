@@ -6,38 +6,126 @@ package config
 import (
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
 	"github.com/nftproxy/nftproxy/routing"
 )
 
-// Own are nftproxy's own settings, parsed from the document
-// `apiVersion: nftproxy.io/v1alpha1, kind: NFTProxyConfiguration`.
+// The identity of the document with nftproxy's own settings.
+const (
+	OwnAPIVersion = "nftproxy.io/v1alpha1"
+	OwnKind       = "NFTProxyConfiguration"
+)
+
+// Own are the settings that kube-proxy does not have, as they are written in a
+// file: in a document of their own after the KubeProxyConfiguration, or in the
+// file of --nftproxy-config. The doc tags are the text of the reference table.
 type Own struct {
-	// StrictSourceRanges closes a family for which loadBalancerSourceRanges has
-	// no range while the other family has one. kube-proxy leaves it open; false
-	// does the same.
-	StrictSourceRanges bool
-	// AffinityMapSize is the number of clients that the affinity map of one
-	// Service port remembers per family.
-	AffinityMapSize int
-	// MaxServiceElements bounds the elements that one Service may ask for in both
-	// families, MaxElements those of all Services; 0 is no bound.
-	MaxServiceElements, MaxElements int
-	// CountConnections counts new connections to each address of each Service.
-	CountConnections bool
-	// BatchWindow is how far apart two transactions are at least.
-	BatchWindow time.Duration
-	// StaleFlows says which conntrack entries are deleted beside those of UDP.
-	StaleFlows StaleFlows
-	// Routing are the settings of addresses, routes and rules, normalized. What
-	// the run finds out (node addresses, ServiceCIDR objects) is for the loop to
-	// add before it normalizes again.
-	Routing routing.Config
+	metav1.TypeMeta `json:""`
+
+	Manifests          string             `json:"manifests" doc:"Directory of manifest files that replaces the API server as the source of objects; --manifests takes precedence."`
+	StrictSourceRanges bool               `json:"strictSourceRanges" doc:"If all loadBalancerSourceRanges of a Service are of one family, the Service is closed to clients of the other family. false: it is open to them, as with kube-proxy."`
+	LocalhostNodePorts bool               `json:"localhostNodePorts" doc:"Serve NodePorts on loopback addresses, TCP and UDP; the same as the keyword localhost in nodePortAddresses."`
+	AffinityMapSize    int                `json:"affinityMapSize" doc:"Number of clients remembered per Service port with session affinity and per family; further clients are balanced without being remembered. 1 to 16777216."`
+	MaxServiceElements int                `json:"maxServiceElements" doc:"Number of set elements (some 100 bytes of kernel memory each) that one Service may use in both families, about frontends times endpoints; a Service that needs more is not served. 0: no limit."`
+	MaxElements        int                `json:"maxElements" doc:"The same limit for all Services together; the youngest Services that do not fit are not served. 0: no limit."`
+	CountConnections   bool               `json:"countConnections" doc:"Count new connections to each address and NodePort of each Service: metric nftproxy_service_connections_total; see metrics.md for its cost."`
+	BatchWindow        metav1.Duration    `json:"batchWindow" doc:"Shortest time between two transactions: a single change is committed at once, the changes of a burst together. 0s to 1s."`
+	ExternalIPs        ExternalIPsSection `json:"externalIPs" doc:"Which addresses Services may have in spec.externalIPs."`
+	StaleFlows         StaleFlows         `json:"staleFlows" doc:"Conntrack entries of endpoints that no longer serve; those of UDP are always deleted."`
+	Routing            routing.Config     `json:"routing" doc:"Addresses, routes and rules beside the load balancing; see routing.md."`
 }
 
-// StaleFlows says what happens to flows of endpoints that no longer serve. UDP
-// flows are always deleted.
+// ExternalIPsSection is the externalIPs section.
+type ExternalIPsSection struct {
+	Allow []string `json:"allow" doc:"CIDRs from which Services may take external IPs, or the keyword all or none. An external IP outside of them is not served, and an Event of the Service says so."`
+}
+
+// StaleFlows is the staleFlows section: what happens to flows of endpoints that
+// no longer serve. UDP flows are always deleted.
 type StaleFlows struct {
-	TCP   bool // delete established TCP flows to endpoints that are gone
-	SCTP  bool // likewise for SCTP
-	Reset bool // answer such TCP flows with a reset; needs TCP
+	TCP   bool `json:"tcp" doc:"Delete established TCP flows to endpoints that are gone."`
+	SCTP  bool `json:"sctp" doc:"Delete SCTP flows to endpoints that are gone."`
+	Reset bool `json:"reset" doc:"Answer such TCP flows with a reset, so that clients notice at once. Needs tcp."`
+}
+
+// newOwn returns the document with all defaults, into which a file is decoded:
+// what the file does not name keeps its default.
+func newOwn() *Own {
+	return &Own{
+		TypeMeta:           metav1.TypeMeta{APIVersion: OwnAPIVersion, Kind: OwnKind},
+		StrictSourceRanges: true,
+		// What the kernel gives a dynamic set without a size, and kube-proxy's limit.
+		AffinityMapSize: 65536,
+		// 100,000 endpoints behind a ClusterIP, a NodePort and two load balancer
+		// addresses are 400,000 in each of two families; some 100 MB of kernel memory.
+		MaxServiceElements: 1_000_000,
+		// 1 GB. 30,000 Services with 30 endpoints each, reached in two ways in two
+		// families, are 3,600,000.
+		MaxElements: 10_000_000,
+		// Long enough to catch the Service and its slices of one kubectl apply,
+		// short against the 10 ms that a change may take as a whole.
+		BatchWindow: metav1.Duration{Duration: 2 * time.Millisecond},
+		ExternalIPs: ExternalIPsSection{Allow: []string{keywordAll}},
+		// An SCTP association to an endpoint that is gone cannot continue: deleting
+		// its entry only lets the client reach another one.
+		StaleFlows: StaleFlows{SCTP: true},
+	}
+}
+
+// Limits of the own settings.
+const (
+	// maxAffinityMapSize keeps one map below some 2 GB of kernel memory (about
+	// 128 bytes per element).
+	maxAffinityMapSize = 1 << 24
+	maxBatchWindow     = time.Second
+	// maxElements is what some 100 GB of kernel memory hold: a limit above it is
+	// a mistake.
+	maxElements = 1_000_000_000
+)
+
+// normalize validates the document, fills in the defaults of routing, and
+// returns the parsed external IPs.
+func (o *Own) normalize() (ExternalIPs, field.ErrorList) {
+	root := field.NewPath(OwnKind)
+	errs := between(o.AffinityMapSize, 1, maxAffinityMapSize, root.Child("affinityMapSize"))
+	errs = append(errs, between(o.MaxServiceElements, 0, maxElements, root.Child("maxServiceElements"))...)
+	errs = append(errs, between(o.MaxElements, 0, maxElements, root.Child("maxElements"))...)
+	if w := o.BatchWindow.Duration; w < 0 || w > maxBatchWindow {
+		errs = append(errs, field.Invalid(root.Child("batchWindow"), w.String(), "must be from 0s to 1s"))
+	}
+	if o.StaleFlows.Reset && !o.StaleFlows.TCP {
+		errs = append(errs, field.Invalid(root.Child("staleFlows", "reset"), true, "needs staleFlows.tcp"))
+	}
+	externalIPs, wrong := parseExternalIPs(o.ExternalIPs.Allow, root.Child("externalIPs", "allow"))
+	errs = append(errs, wrong...)
+	routes, err := o.Routing.Normalize()
+	if err != nil {
+		return externalIPs, append(errs, field.Invalid(root.Child("routing"), field.OmitValueType{}, err.Error()))
+	}
+	o.Routing = routes
+	return externalIPs, errs
+}
+
+// parseExternalIPs reads CIDRs, or one of the keywords alone. An empty list
+// allows nothing.
+func parseExternalIPs(list []string, path *field.Path) (ExternalIPs, field.ErrorList) {
+	var out ExternalIPs
+	var errs field.ErrorList
+	for i, s := range list {
+		if s == keywordAll || s == keywordNone {
+			out.All = s == keywordAll
+			if len(list) > 1 {
+				errs = append(errs, field.Invalid(path.Index(i), s, "must be alone in the list"))
+			}
+			continue
+		}
+		p, ok := parsePrefix(s)
+		if !ok {
+			errs = append(errs, field.Invalid(path.Index(i), s, "must be a CIDR, or all or none alone"))
+		}
+		out.CIDRs = append(out.CIDRs, p)
+	}
+	return out, errs
 }

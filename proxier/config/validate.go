@@ -25,7 +25,7 @@ const ifNameMax = 15
 // validateKube checks a defaulted KubeProxyConfiguration by kube-proxy's rules
 // for nftables mode. Sections of other modes are not looked at.
 func validateKube(k *kubeproxyconfig.KubeProxyConfiguration) field.ErrorList {
-	root := field.NewPath("KubeProxyConfiguration")
+	root := field.NewPath(kubeKind)
 	var errs field.ErrorList
 	errs = append(errs, validateMode(string(k.Mode), root.Child("mode"))...)
 	errs = append(errs, validateNFTables(k.NFTables, root.Child("nftables"))...)

@@ -25,7 +25,7 @@ func TestLenient(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if *c.OOMScoreAdj != 5 {
+		if c.OOMScoreAdj != 5 {
 			t.Errorf("%q: the rest of the file does not count", text)
 		}
 		if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "nosuchfield") && !strings.Contains(c.Warnings[0], "mode") {
@@ -44,18 +44,24 @@ func TestWrongFiles(t *testing.T) {
 	}{
 		{"no such file", files{}, []string{"--config=c"}, "not exist"},
 		{"empty file", files{"c": "# nothing\n---\n"}, []string{"--config=c"}, "neither"},
-		{"no kind", files{"c": "mode: nftables"}, []string{"--config=c"}, "Kind"},
+		{"no kind", files{"c": "mode: nftables"}, []string{"--config=c"}, `kind ""`},
 		{"another kind", files{"c": "apiVersion: v1\nkind: Pod"}, []string{"--config=c"}, "Pod"},
 		{"another version", files{"c": "apiVersion: kubeproxy.config.k8s.io/v1\nkind: KubeProxyConfiguration"}, []string{"--config=c"}, "v1"},
 		{"not YAML", files{"c": "a: b: c"}, []string{"--config=c"}, "document 1"},
 		{"wrong type", files{"c": kubeHead + "oomScoreAdj: x"}, []string{"--config=c"}, "oomScoreAdj"},
 		{"two of kube-proxy's", files{"c": kubeHead + "---\n" + kubeHead}, []string{"--config=c"}, "second KubeProxyConfiguration"},
 		{"two of ours", files{"c": kubeHead + "---\n" + ownHead + "---\n" + ownHead}, []string{"--config=c"}, "second NFTProxyConfiguration"},
-		{"two of ours in two files", files{"c": kubeHead + "---\n" + ownHead, "o": ownHead}, []string{"--config=c", "--nftproxy-config=o"}, "same kind"},
+		{"two of ours in two files", files{"c": kubeHead + "---\n" + ownHead, "o": ownHead}, []string{"--config=c", "--nftproxy-config=o"}, "second NFTProxyConfiguration"},
 		{"only ours in --config", files{"c": ownHead}, []string{"--config=c"}, "--nftproxy-config"},
-		{"our kind misspelt", files{"c": "apiVersion: nftproxy.io/v1alpha1\nkind: Foo"}, []string{"--config=c"}, "only NFTProxyConfiguration"},
-		{"unknown field of ours", files{"o": ownHead + "strictSourceRange: false"}, []string{"--nftproxy-config=o"}, "strictSourceRange"},
-		{"unknown routing field", files{"o": ownHead + "routing: {steering: {enable: true}}"}, []string{"--nftproxy-config=o"}, `"enable"`},
+		{"own kind misspelt", files{"c": "apiVersion: nftproxy.io/v1alpha1\nkind: Foo"}, []string{"--config=c"}, "NFTProxyConfiguration of"},
+		{"unknown field of ours", files{"o": ownHead + "strictSourceRange: false"}, []string{"--nftproxy-config=o"}, `unknown field "strictSourceRange" (did you mean "strictSourceRanges"?)`},
+		{"in another section", files{"o": ownHead + "tcp: true"}, []string{"--nftproxy-config=o"}, `did you mean "staleFlows.tcp"`},
+		{"written otherwise", files{"o": ownHead + "MaxElements: 5"}, []string{"--nftproxy-config=o"}, `did you mean "maxElements"`},
+		{"twice", files{"o": ownHead + "maxElements: 5\nmaxElements: 6"}, []string{"--nftproxy-config=o"}, `"maxElements" already set`},
+		{"wrong type of ours", files{"o": ownHead + "maxElements: many"}, []string{"--nftproxy-config=o"}, "maxElements: must be of type int, is a JSON string"},
+		{"external IPs", files{"o": ownHead + "externalIPs: {allow: [10.0.0.0]}"}, []string{"--nftproxy-config=o"}, "externalIPs.allow[0]"},
+		{"all and more", files{"o": ownHead + "externalIPs: {allow: [10.0.0.0/8, all]}"}, []string{"--nftproxy-config=o"}, "must be alone"},
+		{"unknown routing field", files{"o": ownHead + "routing: {steering: {enable: true}}"}, []string{"--nftproxy-config=o"}, `"routing.steering.enable" (did you mean "routing.steering.enabled"?)`},
 		{"affinity", files{"o": ownHead + "affinityMapSize: 16777217"}, []string{"--nftproxy-config=o"}, "1 to 16777216"},
 		{"window", files{"o": ownHead + "batchWindow: 2s"}, []string{"--nftproxy-config=o"}, "batchWindow"},
 		{"reset", files{"o": ownHead + "staleFlows: {reset: true}"}, []string{"--nftproxy-config=o"}, "staleFlows.tcp"},
@@ -77,6 +83,7 @@ maxServiceElements: 5000
 maxElements: 0
 countConnections: true
 batchWindow: 5ms
+externalIPs: {allow: [192.0.2.0/24, 2001:db8::/32]}
 staleFlows: {tcp: true, sctp: false, reset: true}
 routing:
   masqueradeSubnets: [169.254.170.0/29]
@@ -84,10 +91,11 @@ routing:
 `
 
 func TestOwnSettings(t *testing.T) {
-	want := Own{
-		AffinityMapSize: 1000, MaxServiceElements: 5000, CountConnections: true, BatchWindow: 5 * time.Millisecond,
-		StaleFlows: StaleFlows{TCP: true, Reset: true},
-	}
+	want := *newOwn()
+	want.Manifests, want.StrictSourceRanges, want.LocalhostNodePorts, want.CountConnections = "/m", false, true, true
+	want.AffinityMapSize, want.MaxServiceElements, want.MaxElements, want.BatchWindow.Duration = 1000, 5000, 0, 5*time.Millisecond
+	want.ExternalIPs.Allow = []string{"192.0.2.0/24", "2001:db8::/32"}
+	want.StaleFlows = StaleFlows{TCP: true, Reset: true}
 	for name, args := range map[string][]string{
 		"after kube-proxy's": {"--config=both"}, "before kube-proxy's": {"--config=reverse"},
 		"in a file of its own": {"--nftproxy-config=own"}, "beside --config": {"--config=kube", "--nftproxy-config=own"},
@@ -172,8 +180,8 @@ windowsRunAsService: true
 		"KubeProxyConfiguration: ipvs.scheduler has no effect: there is no IPVS mode",
 		"KubeProxyConfiguration: ipvs.tcpTimeout has no effect: there is no IPVS mode",
 		"KubeProxyConfiguration: portRange has no effect: kube-proxy ignores it too",
-		"KubeProxyConfiguration: windowsRunAsService has no effect: for Windows only",
-		"KubeProxyConfiguration: winkernel.enableDSR has no effect: for Windows only",
+		"KubeProxyConfiguration: windowsRunAsService has no effect: it is for Windows only",
+		"KubeProxyConfiguration: winkernel.enableDSR has no effect: it is for Windows only",
 		"flag --ipvs-scheduler has no effect: there is no IPVS mode",
 	}
 	less := cmp.Transformer("sort", func(s []string) map[string]int {
@@ -195,7 +203,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(kubeHead + "---\n" + ownText))
 	f.Add([]byte("---\n---\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		docs, err := decodeFile("f", data)
+		var docs documents
+		err := docs.decodeFile("f", data)
 		if err == nil && docs.kube == nil && docs.own == nil {
 			t.Errorf("%q: accepted without a document", data)
 		}

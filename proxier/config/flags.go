@@ -1,0 +1,251 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
+	netutils "k8s.io/utils/net"
+)
+
+// Options are the flags of the command: kube-proxy's, by the same names and
+// with the same defaults, and --manifests and --nftproxy-config.
+type Options struct {
+	// ConfigFile is --config. When set, all flags are ignored but those in
+	// flagsBesideConfig and those of logging.
+	ConfigFile string
+	// OwnFile is --nftproxy-config: a file with the NFTProxyConfiguration.
+	OwnFile string
+	// WriteConfigTo, Cleanup and InitOnly choose another run than serving.
+	WriteConfigTo     string
+	Cleanup, InitOnly bool
+
+	// kube is what the flags write to, defaulted first.
+	kube *kubeproxyconfig.KubeProxyConfiguration
+
+	manifests, master, hostnameOverride string
+	healthzPort, metricsPort            int32
+	masqueradeAll                       bool
+	proxyMode, detectLocalMode          string
+	syncPeriod, minSyncPeriod           time.Duration
+}
+
+// flagsBesideConfig are the flags that count although --config is given.
+var flagsBesideConfig = []string{
+	"config", "write-config-to", "cleanup", "init-only", "version", "help",
+	"master", "hostname-override", "manifests", "nftproxy-config",
+}
+
+// Reasons for flags and keys that have no effect.
+const (
+	reasonIPVS     = "there is no IPVS mode"
+	reasonWindows  = "it is for Windows only"
+	reasonCadvisor = "cadvisor is not part of nftproxy"
+	reasonResync   = "objects are watched, and a periodic resync has nothing to deliver"
+	reasonBit      = "nftables mode reads nftables.masqueradeBit of the configuration file"
+)
+
+// flagsWithoutEffect are kube-proxy's flags that are accepted, warned about and
+// otherwise ignored: name, default, and the reason that the warning gives.
+var flagsWithoutEffect = [][3]string{
+	{"config-sync-period", defaultResync.String(), reasonResync},
+	{"iptables-masquerade-bit", strconv.Itoa(defaultMasqueradeBit), reasonBit},
+	{"iptables-localhost-nodeports", "true", "list localhost in --nodeport-addresses instead"},
+	{"ipvs-sync-period", defaultSyncPeriod.String(), reasonIPVS},
+	{"ipvs-min-sync-period", "1s", reasonIPVS},
+	{"ipvs-scheduler", "", reasonIPVS},
+	{"ipvs-exclude-cidrs", "", reasonIPVS},
+	{"ipvs-strict-arp", "false", reasonIPVS},
+	{"ipvs-tcp-timeout", "0s", reasonIPVS},
+	{"ipvs-tcpfin-timeout", "0s", reasonIPVS},
+	{"ipvs-udp-timeout", "0s", reasonIPVS},
+	{"boot-id-file", "/proc/sys/kernel/random/boot_id", reasonCadvisor},
+	{"machine-id-file", "/etc/machine-id,/var/lib/dbus/machine-id", reasonCadvisor},
+}
+
+// NewOptions returns the options with kube-proxy's defaults.
+func NewOptions() *Options {
+	o := &Options{
+		kube:        &kubeproxyconfig.KubeProxyConfiguration{},
+		healthzPort: healthzPort, metricsPort: metricsPort,
+		// As kube-proxy's help shows them: minSyncPeriod stays unset unless the flag is given.
+		syncPeriod: defaultSyncPeriod, minSyncPeriod: time.Second,
+	}
+	setDefaults(o.kube)
+	return o
+}
+
+// AddFlags registers every flag on fs.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	k, ct, client := o.kube, &o.kube.Conntrack, &o.kube.ClientConnection
+
+	// What to run, and with which files.
+	fs.StringVar(&o.ConfigFile, "config", "", "File with a KubeProxyConfiguration, optionally followed by an NFTProxyConfiguration in a second YAML document. With it, all flags are ignored but --hostname-override, --master, --manifests, --nftproxy-config, logging flags and those that choose what to run.")
+	fs.StringVar(&o.OwnFile, "nftproxy-config", "", "File with an NFTProxyConfiguration, if it is not part of --config.")
+	fs.StringVar(&o.manifests, "manifests", "", "Directory of manifests (Services, EndpointSlices, Node, ServiceCIDRs as YAML or JSON) that replaces the API server and is watched.")
+	fs.StringVar(&o.WriteConfigTo, "write-config-to", "", "Write the configuration with all defaults to this file and exit.")
+	fs.BoolVar(&o.Cleanup, "cleanup", false, "Remove everything that nftproxy and kube-proxy made on this node and exit.")
+	fs.BoolVar(&o.InitOnly, "init-only", false, "Do what needs full privileges (sysctls) and exit; nftproxy then runs with CAP_NET_ADMIN alone.")
+	fs.Var(cliflag.NewMapStringBool(&k.FeatureGates), "feature-gates", "Feature gates as NAME=BOOL,...; docs/compatibility.md lists those that have an effect.")
+	fs.Int32Var(k.OOMScoreAdj, "oom-score-adj", *k.OOMScoreAdj, "oom_score_adj of the process, -1000 to 1000.")
+
+	// The HTTP servers.
+	fs.Var(&ipValue{to: &k.HealthzBindAddress, port: true}, "healthz-bind-address", "IP address and port of /healthz and /livez; empty disables them.")
+	fs.Var(&ipValue{to: &k.MetricsBindAddress, port: true}, "metrics-bind-address", "IP address and port of /metrics and the debug endpoints; empty disables them.")
+	fs.BoolVar(&k.BindAddressHardFail, "bind-address-hard-fail", false, "Exit if one of the two addresses cannot be bound, instead of retrying every 5 seconds.")
+	fs.BoolVar(&k.EnableProfiling, "profiling", false, "Serve /debug/pprof and /debug/flags/v on the metrics address.")
+	fs.StringVar(&k.ShowHiddenMetricsForVersion, "show-hidden-metrics-for-version", "", "Release, as MAJOR.MINOR, whose hidden metrics are shown.")
+	fs.Int32Var(&o.healthzPort, "healthz-port", o.healthzPort, "Port of the health check server; 0 disables it.")
+	fs.Int32Var(&o.metricsPort, "metrics-port", o.metricsPort, "Port of the metrics server; 0 disables it.")
+	_ = fs.MarkDeprecated("healthz-port", "use --healthz-bind-address")
+	_ = fs.MarkDeprecated("metrics-port", "use --metrics-bind-address")
+
+	// The API server and the Node object.
+	fs.StringVar(&client.Kubeconfig, "kubeconfig", "", "Path of a kubeconfig; without it and --master the in-cluster credentials are used.")
+	fs.StringVar(&o.master, "master", "", "URL of the API server; overrides the kubeconfig's.")
+	fs.StringVar(&client.ContentType, "kube-api-content-type", client.ContentType, "Content type of requests to the API server.")
+	fs.Int32Var(&client.Burst, "kube-api-burst", client.Burst, "Requests to the API server above the rate.")
+	fs.Float32Var(&client.QPS, "kube-api-qps", client.QPS, "Requests per second to the API server.")
+	fs.StringVar(&o.hostnameOverride, "hostname-override", "", "Name of the Node object, if it is not the host name.")
+	fs.Var(&ipValue{to: &k.BindAddress}, "bind-address", "Overrides the node's primary address. Nothing is bound to it.")
+
+	// Traffic.
+	fs.StringVar(&o.proxyMode, "proxy-mode", "", "nftables or empty; there is no other mode.")
+	fs.BoolVar(&o.masqueradeAll, "masquerade-all", false, "Masquerade all traffic to ClusterIPs.")
+	fs.StringVar(&o.detectLocalMode, "detect-local-mode", "", "How traffic of local pods is detected: "+strings.Join(localModes(), ", ")+".")
+	fs.StringVar(&k.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "Bridge for --detect-local-mode=BridgeInterface.")
+	fs.StringVar(&k.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "Prefix for --detect-local-mode=InterfaceNamePrefix.")
+	fs.StringVar(&k.ClusterCIDR, "cluster-cidr", "", "Range of the pods' addresses for --detect-local-mode=ClusterCIDR, one per family, comma separated.")
+	fs.StringSliceVar(&k.NodePortAddresses, "nodeport-addresses", nil, "Where NodePorts are served: CIDRs and the keywords primary (default), localhost and all.")
+	// kube-proxy's nftables mode takes its periods from the flags named for iptables.
+	fs.DurationVar(&o.syncPeriod, "iptables-sync-period", o.syncPeriod, "Longest wait for the retry of a failed sync; twice this without success is unhealthy.")
+	fs.DurationVar(&o.minSyncPeriod, "iptables-min-sync-period", o.minSyncPeriod, "Shortest time between two syncs. If the flag is not given, there is none.")
+
+	// The sysctls of conntrack.
+	fs.Int32Var(ct.MaxPerCore, "conntrack-max-per-core", *ct.MaxPerCore, "Conntrack entries per CPU; 0 leaves the limit alone.")
+	fs.Int32Var(ct.Min, "conntrack-min", *ct.Min, "Least number of conntrack entries, unless --conntrack-max-per-core is 0.")
+	fs.DurationVar(&ct.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", ct.TCPEstablishedTimeout.Duration, "Timeout of idle established TCP connections; 0 leaves it alone.")
+	fs.DurationVar(&ct.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", ct.TCPCloseWaitTimeout.Duration, "Timeout of TCP connections in CLOSE_WAIT; 0 leaves it alone.")
+	fs.BoolVar(&ct.TCPBeLiberal, "conntrack-tcp-be-liberal", false, "Set nf_conntrack_tcp_be_liberal to 1.")
+	fs.DurationVar(&ct.UDPTimeout.Duration, "conntrack-udp-timeout", 0, "Timeout of unanswered UDP flows; 0 leaves it alone.")
+	fs.DurationVar(&ct.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", 0, "Timeout of answered UDP flows; 0 leaves it alone.")
+
+	for _, f := range flagsWithoutEffect {
+		flag := fs.VarPF(&ignoredValue{f[1]}, f[0], "", "Accepted and ignored: "+f[2]+".")
+		if _, err := strconv.ParseBool(f[1]); err == nil {
+			flag.NoOptDefVal = "true" // a switch may stand without a value
+		}
+	}
+	logsapi.AddFlags(&k.Logging, fs)
+}
+
+// flagWarnings names the flags that were given and have no effect, sorted.
+func (o *Options) flagWarnings(fs *pflag.FlagSet) []string {
+	var logging pflag.FlagSet
+	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), &logging)
+	var out []string
+	fs.Visit(func(f *pflag.Flag) {
+		i := slices.IndexFunc(flagsWithoutEffect, func(none [3]string) bool { return none[0] == f.Name })
+		switch {
+		case i >= 0:
+			out = append(out, fmt.Sprintf("flag --%s has no effect: %s", f.Name, flagsWithoutEffect[i][2]))
+		case o.ConfigFile != "" && !slices.Contains(flagsBesideConfig, f.Name) && logging.Lookup(f.Name) == nil:
+			out = append(out, fmt.Sprintf("flag --%s is ignored because --config is given", f.Name))
+		}
+	})
+	slices.Sort(out)
+	return out
+}
+
+// ignoredValue is the value of a flag without effect: it takes any text.
+type ignoredValue struct{ text string }
+
+func (v *ignoredValue) Set(s string) error { v.text = s; return nil }
+func (v *ignoredValue) String() string     { return v.text }
+func (v *ignoredValue) Type() string       { return "string" }
+
+// ipValue is the value of a flag that holds an IP address, with or without a
+// port if port is set. Empty leaves an address as it is, and disables a server.
+type ipValue struct {
+	to   *string
+	port bool
+}
+
+func (v *ipValue) Set(s string) error {
+	switch {
+	case s == "" && !v.port:
+		return nil
+	case s == "" || netutils.ParseIPSloppy(s) != nil:
+	case !v.port:
+		return fmt.Errorf("%q is not an IP address", s)
+	default:
+		host, port, err := net.SplitHostPort(s)
+		if err != nil {
+			return fmt.Errorf("%q is neither IP nor IP:port: %w", s, err)
+		}
+		if netutils.ParseIPSloppy(host) == nil {
+			return fmt.Errorf("%q is not an IP address", host)
+		}
+		if _, err := netutils.ParsePort(port, true); err != nil {
+			return fmt.Errorf("%q is not a port: %w", port, err)
+		}
+	}
+	*v.to = s
+	return nil
+}
+
+func (v *ipValue) String() string {
+	if v.to == nil {
+		return "" // pflag asks a zero value for its default
+	}
+	return *v.to
+}
+
+func (v *ipValue) Type() string {
+	if v.port {
+		return "ipport"
+	}
+	return "ip"
+}
+
+// parseAddr reads an address as kube-proxy does (leading zeros allowed), with
+// IPv4-mapped addresses taken for IPv4.
+func parseAddr(s string) (netip.Addr, bool) {
+	a, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(s))
+	return a.Unmap(), ok
+}
+
+// parsePrefix reads a CIDR as kube-proxy does; host bits are cut off.
+func parsePrefix(s string) (netip.Prefix, bool) {
+	ip, ipnet, err := netutils.ParseCIDRSloppy(s)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	addr, _ := netip.AddrFromSlice(ip)
+	bits, _ := ipnet.Mask.Size()
+	if addr.Is4In6() && len(ipnet.Mask) == net.IPv4len {
+		addr = addr.Unmap()
+	}
+	p, err := addr.Prefix(bits)
+	return p, err == nil
+}
+
+// withPort adds the port to a bare address. Anything else is left to
+// validation.
+func withPort(addr string, port int32) string {
+	if _, _, err := net.SplitHostPort(addr); err == nil || netutils.ParseIPSloppy(addr) == nil {
+		return addr
+	}
+	return net.JoinHostPort(addr, strconv.Itoa(int(port)))
+}
