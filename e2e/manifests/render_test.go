@@ -228,7 +228,7 @@ func TestFlagsAndKeys(t *testing.T) {
 				cfg = load(t, c, found)
 			}
 			main := pod.Containers[0]
-			_, port, _ := strings.Cut(cfg.Healthz.Addr, ":")
+			_, port, _ := strings.Cut(cfg.Healthz, ":")
 			for want, probe := range map[string]*corev1.Probe{"/livez": main.LivenessProbe, "/healthz": main.ReadinessProbe} {
 				if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != want || probe.HTTPGet.Port.String() != port {
 					t.Errorf("probe of %s at port %s: %+v", want, port, probe)
