@@ -21,7 +21,7 @@ if [ -s "$series-$arch/release" ]; then
 	exit 0
 fi
 
-mirror=$(grep -hoE 'https?://[^ ]*/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -1 | tr -d ' ')
+mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -oE 'https?://[^ ]*/debian/?( |$)' | head -1 | tr -d ' ' || true)
 mirror=${mirror%/}
 mirror=${mirror%/debian}
 # Where each series is newest: the security suite of its Debian release, the release, backports, unstable.
