@@ -3,7 +3,8 @@
 
 # Semantic versions only: component-base's metrics parse it.
 VERSION ?= v0.1.0
-COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+# From the tarball that git archive made, else from the clone.
+COMMIT  := $(shell (grep -E '^[0-9a-f]{40}$$' .ci/commit || git rev-parse HEAD 2>/dev/null || echo unknown) | cut -c1-12)
 MODULE  := github.com/nftproxy/nftproxy
 
 # kubernetes_build_info, --version and the client's user agent show these.
@@ -14,16 +15,18 @@ LDFLAGS := -s -w -X $(INFO).gitVersion=$(VERSION) -X $(INFO).gitCommit=$(COMMIT)
 
 all: build
 
-# A static binary: no C library, no paths of the build machine in it.
+# A static binary: no C library, and nothing of the machine that builds it: neither paths nor what git thinks of its checkout.
+BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
+
 build:
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/nftproxy ./cmd/nftproxy
+	$(BUILD) -o bin/nftproxy ./cmd/nftproxy
 
 # An OCI image for both architectures, without a container engine: bin/image/nftproxy-$(VERSION).oci.tar.
 image:
 	@set -e; for arch in amd64 arm64; do \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '$(LDFLAGS)' -o bin/linux-$$arch/nftproxy ./cmd/nftproxy; \
+		GOOS=linux GOARCH=$$arch $(BUILD) -o bin/linux-$$arch/nftproxy ./cmd/nftproxy; \
 	done
-	go run -C e2e/image . -version $(VERSION) -license $(CURDIR)/LICENSE -out $(CURDIR)/bin/image \
+	go run -C e2e/image . -version $(VERSION) -revision $(COMMIT) -license $(CURDIR)/LICENSE -out $(CURDIR)/bin/image \
 		amd64=$(CURDIR)/bin/linux-amd64/nftproxy arm64=$(CURDIR)/bin/linux-arm64/nftproxy
 
 # What the tests and the demo need beside Go; on a Debian-like machine it is installed when it is missing.
@@ -31,9 +34,14 @@ deps:
 	@e2e/deps.sh
 
 # The whole ladder: law, kernel, packets, real kube-apiserver and kube-proxy. Needs root; nothing is skipped. One package
-# at a time, because the packages of e2e measure and load the machine.
+# at a time, because the packages of e2e load the machine. The product's packages are tested with the race detector, but for
+# tests that count what something costs: they have Cost or Alloc in their names.
+PRODUCT := ./cmd/... ./ctsync/... ./internal/... ./nft/... ./proxier/... ./routing/...
+
 test: deps lint build peers
-	NFTPROXY_KERNEL=required go test -p 1 -timeout 40m ./...
+	NFTPROXY_KERNEL=required go test -p 1 -timeout 40m -race -skip 'Cost|Alloc' $(PRODUCT)
+	NFTPROXY_KERNEL=required go test -p 1 -timeout 40m -run 'Cost|Alloc' $(PRODUCT)
+	NFTPROXY_KERNEL=required go test -p 1 -timeout 40m ./e2e/...
 	go test -C e2e/kind .
 	go test -C e2e/conformance/images .
 

@@ -95,6 +95,8 @@ func (o options) config(image v1.Image, arch string) *v1.ConfigFile {
 		Labels: map[string]string{
 			"org.opencontainers.image.title":    "nftproxy",
 			"org.opencontainers.image.version":  o.version,
+			"org.opencontainers.image.revision": o.revision,
+			"org.opencontainers.image.source":   "https://github.com/nftproxy/nftproxy",
 			"org.opencontainers.image.licenses": "Apache-2.0",
 		},
 	}

@@ -4,7 +4,7 @@
 // Command image packs static binaries into one OCI image for several platforms, without a container engine, on top of
 // nothing. The same binaries give the same bytes: times are zero, orders are fixed.
 //
-//	image -name docker.io/library/nftproxy -version v0.1.0 -out bin/image amd64=bin/linux-amd64/nftproxy arm64=...
+//	image -name docker.io/library/nftproxy -version v0.1.0 -revision 0123456789ab -out bin/image amd64=bin/linux-amd64/nftproxy arm64=...
 //
 // writes below -out
 //
@@ -34,13 +34,14 @@ const maxCompressed = 25 << 20
 
 // options are the flags.
 type options struct {
-	name, version, out, licence string
+	name, version, revision, out, licence string
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.name, "name", "docker.io/library/nftproxy", "name of the image, for tools that import the tar file")
 	flag.StringVar(&o.version, "version", "", "tag of the image")
+	flag.StringVar(&o.revision, "revision", "", "commit that the binaries were built from, for the image's label")
 	flag.StringVar(&o.out, "out", "", "directory to write to")
 	flag.StringVar(&o.licence, "license", "", "file with the licence, which is put into the image")
 	flag.Parse()

@@ -27,7 +27,7 @@ import (
 func packImage(t *testing.T, tool string) string {
 	t.Helper()
 	out := t.TempDir()
-	cmd := exec.Command(tool, "-version", "v0.0.1", "-license", filepath.Join(top, "LICENSE"), "-out", out,
+	cmd := exec.Command(tool, "-version", "v0.0.1", "-revision", "0123456789ab", "-license", filepath.Join(top, "LICENSE"), "-out", out,
 		runtime.GOARCH+"="+lab.Must(lab.NftproxyBinary())(t))
 	text, err := cmd.CombinedOutput()
 	if err != nil {
@@ -95,10 +95,16 @@ func unpack(t *testing.T, layout, root string) int64 {
 	}
 	config := parse[struct {
 		Architecture, OS string
-		Config           struct{ Entrypoint []string }
+		Config           struct {
+			Entrypoint []string
+			Labels     map[string]string
+		}
 	}](t, blob(t, layout, m.Config))
 	if config.Architecture != runtime.GOARCH || config.OS != "linux" || len(config.Config.Entrypoint) != 1 || config.Config.Entrypoint[0] != "/nftproxy" {
 		t.Errorf("config %+v", config)
+	}
+	if got := config.Config.Labels["org.opencontainers.image.revision"]; got != "0123456789ab" {
+		t.Errorf("revision %q", got)
 	}
 	zipped, err := gzip.NewReader(bytes.NewReader(blob(t, layout, m.Layers[0])))
 	if err != nil {
