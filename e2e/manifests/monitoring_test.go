@@ -79,10 +79,39 @@ func TestMonitoring(t *testing.T) {
 		if len(ports) != 1 || ports[0].Name != "metrics" || ports[0].ContainerPort != 10249 {
 			t.Errorf("%s: ports %+v", dir, ports)
 		}
+		if got := r.daemonSets[0].Spec.Template.Labels["app.kubernetes.io/name"]; got != "nftproxy" {
+			t.Errorf("%s: app.kubernetes.io/name is %q", dir, got)
+		}
+		// What kube-prometheus-stack selects by.
+		if n := strings.Count(string(r.text), "\n    release: kube-prometheus-stack\n"); n != 2 {
+			t.Errorf("%s: %d objects with the label of kube-prometheus-stack, want 2", dir, n)
+		}
 		for _, kind := range []string{"PodMonitor", "PrometheusRule"} {
 			if !strings.Contains(string(r.text), "\nkind: "+kind+"\n") {
 				t.Errorf("%s: no %s", dir, kind)
 			}
 		}
+	}
+}
+
+// TestRunbooks: each alert has a section in docs/alerts.md, and each section an alert.
+func TestRunbooks(t *testing.T) {
+	rules, page := read(t, monitoring, "rules.yaml"), read(t, top, "docs", "alerts.md")
+	var alerts, sections []string
+	for _, block := range strings.Split(rules, "- alert: ")[1:] {
+		name, _, _ := strings.Cut(block, "\n")
+		alerts = append(alerts, name)
+		url := "runbook_url: https://github.com/nftproxy/nftproxy/blob/main/docs/alerts.md#" + strings.ToLower(name) + "\n"
+		if !strings.Contains(block, url) {
+			t.Errorf("%s has no %s", name, url)
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(page, -1) {
+		sections = append(sections, m[1])
+	}
+	slices.Sort(alerts)
+	slices.Sort(sections)
+	if !slices.Equal(alerts, sections) {
+		t.Errorf("alerts %q, sections %q", alerts, sections)
 	}
 }
