@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // monitoring is where the alert rules and the dashboard are.
@@ -81,6 +83,13 @@ func TestMonitoring(t *testing.T) {
 		}
 		if got := r.daemonSets[0].Spec.Template.Labels["app.kubernetes.io/name"]; got != "nftproxy" {
 			t.Errorf("%s: app.kubernetes.io/name is %q", dir, got)
+		}
+		main := r.daemonSets[0].Spec.Template.Spec.Containers[0]
+		if !slices.Contains(main.Args, "--metrics-bind-address-override=$(NODE_IP)") ||
+			!slices.ContainsFunc(main.Env, func(v corev1.EnvVar) bool {
+				return v.Name == "NODE_IP" && v.ValueFrom.FieldRef.FieldPath == "status.hostIP"
+			}) {
+			t.Errorf("%s: metrics are served on loopback, where Prometheus cannot scrape them: %q", dir, main.Args)
 		}
 		// What kube-prometheus-stack selects by.
 		if n := strings.Count(string(r.text), "\n    release: kube-prometheus-stack\n"); n != 2 {

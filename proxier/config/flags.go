@@ -34,17 +34,18 @@ type Options struct {
 	// kube is what the flags write to, defaulted first.
 	kube *kubeproxyconfig.KubeProxyConfiguration
 
-	manifests, master, hostnameOverride string
-	healthzPort, metricsPort            int32
-	masqueradeAll                       bool
-	proxyMode, detectLocalMode          string
-	syncPeriod, minSyncPeriod           time.Duration
+	manifests, master                 string
+	hostnameOverride, metricsOverride string
+	healthzPort, metricsPort          int32
+	masqueradeAll                     bool
+	proxyMode, detectLocalMode        string
+	syncPeriod, minSyncPeriod         time.Duration
 }
 
 // flagsBesideConfig are the flags that count although --config is given.
 var flagsBesideConfig = []string{
 	"config", "write-config-to", "cleanup", "init-only", "version", "help",
-	"master", "hostname-override", "manifests", "nftproxy-config",
+	"master", "hostname-override", "metrics-bind-address-override", "manifests", "nftproxy-config",
 }
 
 // Reasons for flags and keys that have no effect.
@@ -91,7 +92,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	k, ct, client := o.kube, &o.kube.Conntrack, &o.kube.ClientConnection
 
 	// What to run, and with which files.
-	fs.StringVar(&o.ConfigFile, "config", "", "File with a KubeProxyConfiguration, optionally followed by an NFTProxyConfiguration in a second YAML document. With it, all flags are ignored but --hostname-override, --master, --manifests, --nftproxy-config, logging flags and those that choose what to run.")
+	fs.StringVar(&o.ConfigFile, "config", "", "File with a KubeProxyConfiguration, optionally followed by an NFTProxyConfiguration in a second YAML document. With it, all flags are ignored but --hostname-override, --metrics-bind-address-override, --master, --manifests, --nftproxy-config, logging flags and those that choose what to run.")
 	fs.StringVar(&o.OwnFile, "nftproxy-config", "", "File with an NFTProxyConfiguration, if it is not part of --config.")
 	fs.StringVar(&o.manifests, "manifests", "", "Directory of manifests (Services, EndpointSlices, Node, ServiceCIDRs as YAML or JSON) that replaces the API server and is watched.")
 	fs.StringVar(&o.WriteConfigTo, "write-config-to", "", "Write the configuration with all defaults to this file and exit.")
@@ -103,6 +104,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	// The HTTP servers.
 	fs.Var(&ipValue{to: &k.HealthzBindAddress, port: true}, "healthz-bind-address", "IP address and port of /healthz and /livez; empty disables them.")
 	fs.Var(&ipValue{to: &k.MetricsBindAddress, port: true}, "metrics-bind-address", "IP address and port of /metrics and the debug endpoints; empty disables them.")
+	fs.Var(&ipValue{to: &o.metricsOverride, port: true}, "metrics-bind-address-override", "IP address and port in place of the configuration file's metricsBindAddress, for manifests that serve metrics on the node's address.")
 	fs.BoolVar(&k.BindAddressHardFail, "bind-address-hard-fail", false, "Exit if one of the two addresses cannot be bound, instead of retrying every 5 seconds.")
 	fs.BoolVar(&k.EnableProfiling, "profiling", false, "Serve /debug/pprof and /debug/flags/v on the metrics address.")
 	fs.StringVar(&k.ShowHiddenMetricsForVersion, "show-hidden-metrics-for-version", "", "Release, as MAJOR.MINOR, whose hidden metrics are shown.")

@@ -125,6 +125,9 @@ func adoptSections(k *kubeproxyconfig.KubeProxyConfiguration) {
 
 // resolve validates both documents and makes the Config.
 func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *Own, m Machine) (*Config, error) {
+	if o.metricsOverride != "" {
+		k.MetricsBindAddress = withPort(o.metricsOverride, metricsPort)
+	}
 	gates, warnings, gateErr := newGates(k.FeatureGates)
 	externalIPs, ownErrs := own.normalize()
 	errs := append(validateKube(k), ownErrs...)

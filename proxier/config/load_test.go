@@ -248,8 +248,9 @@ func TestSettings(t *testing.T) {
 func TestPrecedence(t *testing.T) {
 	f := files{"c": kubeHead + "hostnameOverride: from-file\nlogging: {verbosity: 1, vmodule: [{filePattern: a, verbosity: 1}]}"}
 	c := mustLoad(t, f, "--config=c", "--hostname-override=from-flag", "--master=http://m", "--manifests=dir", "-v=5", "--vmodule=b=2",
-		"--masquerade-all", "--kubeconfig=k", "--cluster-cidr=nonsense")
+		"--masquerade-all", "--kubeconfig=k", "--cluster-cidr=nonsense", "--metrics-bind-address-override=2001:db8::1")
 	want := defaults()
+	want.Metrics = "[2001:db8::1]:10249"
 	want.NodeName, want.Client.Master, want.Manifests, want.Own.Manifests = "from-flag", "http://m", "dir", "dir"
 	if d := diffConfig(want, c); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
