@@ -50,16 +50,16 @@ func (t *tallies) total(f nft.Family, reason nft.Reason) (n uint64) {
 // Judged returns how many packets were refused and dropped, by family and reason, since the tables were made, or since
 // this process started where they were made anew since. It reads the kernel, at a cost that does not depend on the number of
 // Services, and may be called from any goroutine. Where the kernel cannot be read it returns what it last read.
-func (p *Proxier) Judged() []metrics.Judged {
+func (p *Proxier) Judged() []metrics.DropCounter {
 	p.tallies.mu.Lock()
 	defer p.tallies.mu.Unlock()
 	if err := p.readJudged(); err != nil {
 		klog.V(2).InfoS("Refused and dropped packets could not be read", "err", err)
 	}
-	var out []metrics.Judged
+	var out []metrics.DropCounter
 	for _, f := range p.families {
 		for _, r := range nft.Reasons() {
-			out = append(out, metrics.Judged{Family: ipFamily(f), Refused: r.Refused, Reason: r.Name, Packets: p.tallies.total(f, r)})
+			out = append(out, metrics.DropCounter{Family: ipFamily(f), Refused: r.Refused, Reason: r.Name, Packets: p.tallies.total(f, r)})
 		}
 	}
 	return out

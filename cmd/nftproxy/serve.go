@@ -100,6 +100,7 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 // configInvalid reports that the configuration files were changed to something invalid, or, with nil, that they are again
 // as they were: the proxy keeps the configuration it has.
 func (p *parts) configInvalid(err error) {
+	p.metrics.ConfigValid(err == nil)
 	if err != nil {
 		klog.ErrorS(err, "The configuration was changed and is invalid; the previous one stays in use")
 		return
@@ -166,7 +167,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	}
 	p.proxier = proxier.New(options)
 	p.sink.Sink = p.proxier.Sink()
-	p.metrics.JudgedFrom(p.proxier.Judged)
+	p.metrics.DropCountersFrom(p.proxier.Judged)
 	if cfg.Own.CountConnections {
 		p.metrics.ConnectionsFrom(p.proxier.Connections)
 	}
@@ -240,16 +241,19 @@ func (p *parts) server(name, addr, reason string, handler http.Handler) func(con
 
 // debugPages are what the metrics server shows beside the metrics.
 func debugPages(cfg *config.Config, flags *pflag.FlagSet) metrics.Debug {
-	values := map[string]string{}
-	flags.VisitAll(func(f *pflag.Flag) { values[f.Name] = f.Value.String() })
-	return metrics.Debug{
+	d := metrics.Debug{
 		Configz: map[string]any{
 			"kubeproxy.config.k8s.io": cfg.External,
 			"nftproxy.io":             &cfg.Own,
 		},
-		Flags:   values,
-		Version: programVersion(), GoVersion: runtime.Version(),
-		Started: time.Now(), Now: time.Now,
 		Profiling: cfg.Profiling, SetVerbosity: logs.GlogSetter,
 	}
+	if cfg.Gates.Flagz() {
+		d.Flags = map[string]string{}
+		flags.VisitAll(func(f *pflag.Flag) { d.Flags[f.Name] = f.Value.String() })
+	}
+	if cfg.Gates.Statusz() {
+		d.Status = &metrics.Status{Version: programVersion(), GoVersion: runtime.Version(), Started: time.Now(), Now: time.Now}
+	}
+	return d
 }

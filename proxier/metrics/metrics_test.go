@@ -58,8 +58,8 @@ func everything(m *Metrics) {
 	m.RoutingFrom(func() Routing {
 		return Routing{Entries: map[string]int{"route": 3}, Wanted: map[string]int{"route": 4}, Repaired: map[string]uint64{"route": 5}}
 	})
-	m.JudgedFrom(func() []Judged {
-		return []Judged{{v1.IPv4Protocol, true, "no-endpoints", 8}, {v1.IPv6Protocol, false, "source-ranges", 9}}
+	m.DropCountersFrom(func() []DropCounter {
+		return []DropCounter{{v1.IPv4Protocol, true, "no-endpoints", 8}, {v1.IPv6Protocol, false, "source-ranges", 9}}
 	})
 	m.ConnectionsFrom(func(fn func(Connected)) {
 		fn(Connected{v1.IPv4Protocol, "default", "web", "http", "TCP", "10.96.0.10:80", 10})
@@ -68,6 +68,10 @@ func everything(m *Metrics) {
 	m.LocalhostFrom(func() Localhost {
 		return Localhost{ListenersIPv4: 1, ListenersIPv6: 2, Connections: 3, Clients: 4, Failures: 5, Refused: 6, Forgotten: 7}
 	})
+	m.SourcesFrom(func() []Source {
+		return []Source{{"Service", true, time.Unix(1700000000, 0)}, {"EndpointSlice", false, time.Time{}}}
+	})
+	m.ConfigValid(false)
 	m.ConntrackPass(ConntrackPass{Took: time.Millisecond, Scanned: 100, Failed: 1, Resets: 2, Deleted: map[v1.IPFamily]map[string]int{
 		v1.IPv4Protocol: {"endpoint-gone": 2, "frontend-gone": 1},
 	}})
@@ -116,6 +120,7 @@ kubeproxy_sync_proxy_rules_service_changes_total counter {}
 nftproxy_affinity_clients gauge {ip_family}
 nftproxy_affinity_map_fill_ratio gauge {ip_family}
 nftproxy_affinity_map_full_total counter {ip_family}
+nftproxy_config_last_reload_successful gauge {}
 nftproxy_conntrack_delete_failures_total counter {}
 nftproxy_conntrack_deleted_entries_total counter {ip_family,reason}
 nftproxy_conntrack_resets_total counter {}
@@ -133,6 +138,8 @@ nftproxy_routing_entries_wanted gauge {object}
 nftproxy_routing_repairs_total counter {object}
 nftproxy_service_connections_total counter {address,ip_family,namespace,port,protocol,service}
 nftproxy_service_set_aside gauge {namespace,reason,service}
+nftproxy_source_connected gauge {kind}
+nftproxy_source_last_contact_timestamp_seconds gauge {kind}
 nftproxy_transaction_bytes_total counter {ip_family}
 nftproxy_transaction_duration_seconds histogram {ip_family} 15 buckets 5e-05..0.8192
 nftproxy_transaction_elements histogram {ip_family} 9 buckets 1..65536
@@ -180,10 +187,19 @@ func TestValues(t *testing.T) {
 		`nftproxy_localhost_nodeport_connections{protocol="UDP"} 4`,
 		`nftproxy_localhost_nodeport_refused_total{protocol="TCP"} 6`,
 		`nftproxy_localhost_nodeport_refused_total{protocol="UDP"} 7`,
+		`nftproxy_source_connected{kind="Service"} 1`,
+		`nftproxy_source_connected{kind="EndpointSlice"} 0`,
+		`nftproxy_source_last_contact_timestamp_seconds{kind="Service"} 1.7e+09`,
+		`nftproxy_source_last_contact_timestamp_seconds{kind="EndpointSlice"} 0`,
+		`nftproxy_config_last_reload_successful 0`,
 		// Series of a family without events are there, at 0.
 		`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 1`,
 		`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 0`,
 		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv6"} 0`,
+		`kubeproxy_proxy_healthz_total{code="503"} 0`,
+		`nftproxy_objects_set_aside{kind="EndpointSlice"} 0`,
+		`nftproxy_drift_repairs_total{ip_family="IPv6",object="table"} 0`,
+		`nftproxy_conntrack_deleted_entries_total{ip_family="IPv6",reason="untranslated"} 0`,
 	} {
 		if !slices.Contains(body, line) {
 			t.Errorf("no line %q", line)
@@ -222,9 +238,8 @@ func TestPages(t *testing.T) {
 	h := New(v1.IPv4Protocol).Handler(Debug{
 		Configz: map[string]any{"kubeproxy.config.k8s.io": map[string]string{"mode": "nftables"}},
 		Flags:   map[string]string{"v": "2", "config": "/etc/x"},
-		Version: "v0.1.0", GoVersion: "go1.26", Started: start,
-		Now:  func() time.Time { return start.Add(90*time.Second + 1) },
-		More: map[string]http.Handler{"/state": http.NotFoundHandler()},
+		Status: &Status{Version: "v0.1.0", GoVersion: "go1.26", Started: start,
+			Now: func() time.Time { return start.Add(90*time.Second + 1) }},
 	})
 	for path, want := range map[string]string{
 		"/healthz":   "ok",
@@ -232,7 +247,7 @@ func TestPages(t *testing.T) {
 		"/configz":   `{"kubeproxy.config.k8s.io":{"mode":"nftables"}}`,
 		"/flagz":     header("flagz") + "config=/etc/x\nv=2\n",
 		"/statusz": header("statusz") + "Started: Fri Nov 20 12:00:00 UTC 2026\nUp: 1m30s\nGo version: go1.26\nBinary version: v0.1.0\n" +
-			"Paths: /configz /flagz /healthz /metrics /metrics/slis /proxyMode /state /statusz\n",
+			"Paths: /configz /flagz /healthz /metrics /metrics/slis /proxyMode /statusz\n",
 	} {
 		if status, got := page(t, h, http.MethodGet, path, ""); status != http.StatusOK || got != want {
 			t.Errorf("%s: %d %q, want %q", path, status, got, want)
@@ -256,7 +271,7 @@ func TestProfilingPages(t *testing.T) {
 		}
 		level = s
 		return "level " + s, nil
-	}, Now: time.Now})
+	}})
 	for _, c := range []struct {
 		method, path, body string
 		status             int
@@ -279,9 +294,33 @@ func TestProfilingPages(t *testing.T) {
 }
 
 func TestConfigzError(t *testing.T) {
-	h := New().Handler(Debug{Configz: map[string]any{"bad": json.Number("x")}, Now: time.Now})
+	h := New().Handler(Debug{Configz: map[string]any{"bad": json.Number("x")}})
 	if status, _ := page(t, h, http.MethodGet, "/configz", ""); status != http.StatusInternalServerError {
 		t.Errorf("a document that does not encode: %d", status)
+	}
+}
+
+// TestLabelsFromObjects: names that the API server would refuse neither fail a
+// scrape nor reach it unescaped, and a series that exists twice costs no other.
+func TestLabelsFromObjects(t *testing.T) {
+	m := New(v1.IPv4Protocol)
+	m.ServiceAside("default", "cut \xe2\x82", "refused")
+	m.ServiceAside("default", "esc \x1b[2J", "refused")
+	m.ConnectionsFrom(func(fn func(Connected)) {
+		fn(Connected{v1.IPv4Protocol, "default", "web \xff", "http", "TCP", ":1", 10})
+		fn(Connected{v1.IPv4Protocol, "default", "web \xff", "http", "TCP", ":1", 11})
+		fn(Connected{v1.IPv4Protocol, "default", "web", "http", "TCP", ":2", 12})
+	})
+	body := scrape(t, m.Handler(Debug{}))
+	for _, line := range []string{
+		`nftproxy_service_set_aside{namespace="default",reason="refused",service="cut ��"} 1`,
+		`nftproxy_service_set_aside{namespace="default",reason="refused",service="esc �[2J"} 1`,
+		`nftproxy_service_connections_total{address=":2",ip_family="IPv4",namespace="default",port="http",protocol="TCP",service="web"} 12`,
+		`kubeproxy_sync_proxy_rules_service_changes_total 0`,
+	} {
+		if !slices.Contains(body, line) {
+			t.Errorf("no line %q", line)
+		}
 	}
 }
 
