@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 	restclient "k8s.io/client-go/rest"
 
 	"github.com/nftproxy/nftproxy/ctsync"
@@ -25,6 +26,7 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/inspect"
 	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/manifests"
 	"github.com/nftproxy/nftproxy/routing"
 )
 
@@ -271,14 +273,15 @@ func observe(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) (*
 	var from source
 	probe := func() error { return nil }
 	if cfg.Manifests != "" {
-		from, err = kube.NewManifests(cfg.Manifests, cfg.NodeName)
+		from, err = manifests.New(cfg.Manifests, cfg.NodeName)
 	} else {
-		rest, errREST := cfg.Client.REST("nftproxy-dump/" + programVersion())
+		load := func() (*rest.Config, error) { return cfg.Client.REST("nftproxy-dump/" + programVersion()) }
+		client, errREST := load()
 		if errREST != nil {
 			return nil, errREST
 		}
-		probe = func() error { return probeServer(rest) }
-		from, err = kube.NewAPI(rest, cfg.NodeName)
+		probe = func() error { return probeServer(client) }
+		from, err = kube.NewAPI(load, cfg.NodeName)
 	}
 	if err != nil {
 		return nil, err

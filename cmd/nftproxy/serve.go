@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/component-base/logs"
 	"k8s.io/klog/v2"
 
@@ -27,6 +28,7 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/httpserve"
 	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/manifests"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
 )
 
@@ -177,18 +179,19 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 // addSource makes the source of objects, and for an API server the recorder.
 func (p *parts) addSource(ctx context.Context) (err error) {
 	if p.cfg.Manifests != "" {
-		p.source, err = kube.NewManifests(p.cfg.Manifests, p.cfg.NodeName)
+		p.source, err = manifests.New(p.cfg.Manifests, p.cfg.NodeName)
 		return err
 	}
-	rest, err := p.cfg.Client.REST("nftproxy/" + programVersion())
+	load := func() (*rest.Config, error) { return p.cfg.Client.REST("nftproxy/" + programVersion()) }
+	client, err := load()
 	if err != nil {
 		return err
 	}
-	klog.FromContext(ctx).V(1).Info("Objects come from the API server", "server", rest.Host)
-	if p.events, err = events.New(rest, p.cfg.NodeName); err != nil {
+	klog.FromContext(ctx).V(1).Info("Objects come from the API server", "server", client.Host)
+	if p.events, err = events.New(client, p.cfg.NodeName); err != nil {
 		return err
 	}
-	p.source, err = kube.NewAPI(rest, p.cfg.NodeName)
+	p.source, err = kube.NewAPI(load, p.cfg.NodeName)
 	return err
 }
 

@@ -26,6 +26,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
 	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/manifests"
 )
 
 var shared = lab.Shared{Options: lab.ControlPlaneOptions{RBAC: true}}
@@ -100,7 +101,7 @@ func start(t *testing.T, cfg *rest.Config) *sink {
 	t.Helper()
 	cfg = rest.CopyConfig(cfg)
 	cfg.Impersonate.UserName = "system:kube-proxy" // bound to the role system:node-proxier by the server itself
-	api, err := kube.NewAPI(cfg, "node-1")
+	api, err := kube.NewAPI(func() (*rest.Config, error) { return cfg, nil }, "node-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,7 +344,7 @@ func TestSourcesAgree(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "all."+format), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		source, err := kube.NewManifests(dir, "node-1")
+		source, err := manifests.New(dir, "node-1")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,11 +5,15 @@ package kube
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	networking "k8s.io/api/networking/v1"
@@ -20,185 +24,409 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 )
 
 // API is the source that watches an API server. It needs list and watch on services, endpointslices, nodes and
 // servicecidrs, all of which kube-proxy's role has.
 //
-// It asks for what kube-proxy asks for: Services without the label service-proxy-name and with a ClusterIP other
-// than None, EndpointSlices that are not headless, the Node of the given name, and all ServiceCIDRs. The server
-// streams the first list object by object (KEP-3157, Kubernetes 1.34), or sends it whole, and each object is converted
-// before the next one is read: at no time are API objects kept.
+// It selects what kube-proxy selects: Services without the label service-proxy-name and with a ClusterIP other than
+// None, EndpointSlices that are not headless, the Node of the given name, and all ServiceCIDRs. A client-go reflector per
+// kind streams the first list (KEP-3157, by default since Kubernetes 1.34) and converts each object as it arrives; a
+// server that does not stream sends the list whole.
 //
-// While the server is away nothing is removed; a reflector per kind retries, at first after 0.8 s and later every 30
-// to 60 s.
+// While the server is unreachable nothing is removed. Requests are repeated after [retryBackoff]; after an error of the
+// credentials they are read again.
 type API struct {
 	nodeName string
-	clients  map[schema.GroupVersion]rest.Interface
-	codec    runtime.ParameterCodec
-	protobuf bool // is what we ask for
+	load     func() (*rest.Config, error)
+	contact  contact
+
+	mu      sync.Mutex
+	clients *clients
+	loaded  time.Time // when clients was made, or last tried
+	renewed chan struct{}
 }
 
-// NewAPI returns a source for the server of cfg and the Node of that name. cfg is not changed; where it says
-// nothing about content types, objects are transferred as protobuf.
-func NewAPI(cfg *rest.Config, nodeName string) (*API, error) {
+// NewAPI returns a source for the Node of that name and the server that load returns. load is called again after the
+// server has refused the credentials, and by Reload. The configuration is not changed; without a content type objects
+// are transferred as protobuf.
+func NewAPI(load func() (*rest.Config, error), nodeName string) (*API, error) {
 	if nodeName == "" {
 		return nil, errors.New("API source: no node name")
 	}
+	a := &API{nodeName: nodeName, load: load}
+	if err := a.Reload(); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// Reload reads the configuration of the client again and uses it at once: lists and watches start anew, without removal
+// of anything that is still there. After an error the former configuration remains in use. It is safe for concurrent use.
+func (a *API) Reload() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.loaded = time.Now()
+	c, err := newClients(a.load)
+	if err != nil {
+		return fmt.Errorf("API source: %w", err)
+	}
+	a.contact.setServer(c.server)
+	if a.clients != nil {
+		close(a.clients.replaced)
+		a.clients.http.CloseIdleConnections()
+	}
+	a.clients = c
+	return nil
+}
+
+// current returns the clients in use.
+func (a *API) current() *clients {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.clients
+}
+
+// renew is Reload after a request failed, unless the error has another cause than the credentials or the last attempt
+// was less than renewPause ago.
+func (a *API) renew(log klog.Logger, used *clients, err error) {
+	if !credentialError(err) {
+		return
+	}
+	a.mu.Lock()
+	early := a.clients != used || time.Since(a.loaded) < renewPause
+	a.mu.Unlock()
+	if early {
+		return
+	}
+	if err := a.Reload(); err != nil {
+		log.Error(err, "Cannot read the client configuration again")
+	}
+}
+
+// renewPause is the least time between two readings of refused credentials. The kinds fail at about the same time, and
+// each reading costs a new connection.
+const renewPause = 5 * time.Second
+
+// credentialError reports whether err may be cured by credentials or certificates that were replaced on disk.
+func credentialError(err error) bool {
+	var verification *tls.CertificateVerificationError
+	var alert tls.AlertError
+	return apierrors.IsUnauthorized(err) || errors.As(err, &verification) || errors.As(err, &alert)
+}
+
+// clients are REST clients for the groups of the resources. They share one connection.
+type clients struct {
+	server   string
+	http     *http.Client
+	byGroup  map[schema.GroupVersion]rest.Interface
+	replaced chan struct{} // closed when other clients are used
+}
+
+// Scheme returns a scheme of the API types that FromService and its siblings convert.
+func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, discovery.AddToScheme, networking.AddToScheme} {
 		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("API source: types: %w", err)
+			return nil, fmt.Errorf("API types: %w", err)
 		}
 	}
-	a := &API{
-		nodeName: nodeName,
-		clients:  map[schema.GroupVersion]rest.Interface{},
-		codec:    runtime.NewParameterCodec(scheme),
+	return scheme, nil
+}
+
+func newClients(load func() (*rest.Config, error)) (*clients, error) {
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := load()
+	if err != nil {
+		return nil, err
 	}
 	cfg = rest.CopyConfig(cfg)
 	if cfg.ContentType == "" {
 		cfg.ContentType = runtime.ContentTypeProtobuf
 		cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	}
-	a.protobuf = cfg.ContentType == runtime.ContentTypeProtobuf
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	httpClient, err := rest.HTTPClientFor(cfg) // one for all groups: one connection
-	if err != nil {
-		return nil, fmt.Errorf("API source: client: %w", err)
+	if cfg.Dial == nil && cfg.Transport == nil {
+		// client-go shares transports, and the credentials in them, among equal configurations without a dialer. These are its
+		// own default values.
+		cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
-	for _, r := range resources(nodeName) {
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c := &clients{server: cfg.Host, byGroup: map[schema.GroupVersion]rest.Interface{}, replaced: make(chan struct{})}
+	if c.http, err = rest.HTTPClientFor(cfg); err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	for _, r := range resources("") {
 		group := rest.CopyConfig(cfg)
 		group.GroupVersion, group.APIPath = &r.group, "/apis"
 		if r.group.Group == "" {
 			group.APIPath = "/api"
 		}
-		if a.clients[r.group], err = rest.RESTClientForConfigAndClient(group, httpClient); err != nil {
-			return nil, fmt.Errorf("API source: client for %s: %w", r.group, err)
+		if c.byGroup[r.group], err = rest.RESTClientForConfigAndClient(group, c.http); err != nil {
+			return nil, fmt.Errorf("client for %s: %w", r.group, err)
 		}
 	}
-	return a, nil
+	return c, nil
 }
 
-// resource is a collection of the API and how its objects are converted.
+// resource is a collection of the API.
 type resource struct {
-	kind      Kind
-	group     schema.GroupVersion
-	plural    string
-	labels    string
-	fields    fields.Selector
-	optional  bool // a server, or a role, that does not have it is not an error
-	newList   func() runtime.Object
-	newObject func() message
-	convert   func(runtime.Object) (Object, []error)
+	kind     Kind
+	group    schema.GroupVersion
+	plural   string
+	labels   string
+	fields   fields.Selector
+	object   runtime.Object
+	optional bool // that the server does not have it, or the role does not allow it, is no error
 }
 
 func resources(nodeName string) []resource {
 	return []resource{{
-		kind: KindService, group: v1.SchemeGroupVersion, plural: "services",
-		labels:  "!" + serviceProxyName,
-		fields:  fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone),
-		newList: func() runtime.Object { return &v1.ServiceList{} }, newObject: func() message { return &v1.Service{} },
-		convert: converter(FromService),
+		kind: KindService, group: v1.SchemeGroupVersion, plural: "services", object: &v1.Service{},
+		labels: "!" + serviceProxyName, fields: fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone),
 	}, {
-		kind: KindEndpointSlice, group: discovery.SchemeGroupVersion, plural: "endpointslices",
-		labels:  "!" + v1.IsHeadlessService,
-		newList: func() runtime.Object { return &discovery.EndpointSliceList{} }, newObject: func() message { return &discovery.EndpointSlice{} },
-		convert: converter(FromEndpointSlice),
+		kind: KindEndpointSlice, group: discovery.SchemeGroupVersion, plural: "endpointslices", object: &discovery.EndpointSlice{},
+		labels: "!" + v1.IsHeadlessService, fields: fields.Everything(),
 	}, {
-		kind: KindNode, group: v1.SchemeGroupVersion, plural: "nodes",
-		fields:  fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName),
-		newList: func() runtime.Object { return &v1.NodeList{} }, newObject: func() message { return &v1.Node{} },
-		convert: converter(FromNode),
+		kind: KindNode, group: v1.SchemeGroupVersion, plural: "nodes", object: &v1.Node{},
+		fields: fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName),
 	}, {
-		kind: KindServiceCIDR, group: networking.SchemeGroupVersion, plural: "servicecidrs", optional: true,
-		newList: func() runtime.Object { return &networking.ServiceCIDRList{} }, newObject: func() message { return &networking.ServiceCIDR{} },
-		convert: converter(FromServiceCIDR),
+		kind: KindServiceCIDR, group: networking.SchemeGroupVersion, plural: "servicecidrs", object: &networking.ServiceCIDR{},
+		fields: fields.Everything(), optional: true,
 	}}
-}
-
-// converter adapts one of the From functions, whose nil pointer must become a nil interface.
-func converter[T any, P interface {
-	*T
-	Object
-}, O runtime.Object](from func(O) (P, []error)) func(runtime.Object) (Object, []error) {
-	return func(o runtime.Object) (Object, []error) {
-		typed, ok := o.(O)
-		if !ok {
-			return nil, []error{fmt.Errorf("object of type %T: %w", o, errUnknown)}
-		}
-		p, errs := from(typed)
-		if p == nil {
-			return nil, errs
-		}
-		return p, errs
-	}
 }
 
 // Run delivers everything to sink until ctx ends. It returns after the last call to sink. It must be called once.
 func (a *API) Run(ctx context.Context, sink Sink) {
+	log := klog.FromContext(ctx)
+	a.contact.setLogger(log)
 	var wg sync.WaitGroup
 	for _, r := range resources(a.nodeName) {
-		wg.Go(func() { a.follow(ctx, &r, newFeed(r.kind, sink)) })
+		f := &follower{api: a, resource: r, log: log}
+		f.store = store{NewCache(r.kind, sink), func() { a.contact.answered(r.kind) }}
+		wg.Go(func() { f.run(ctx) })
 	}
 	wg.Wait()
 }
 
-// follow lists and watches one resource until ctx ends.
-func (a *API) follow(ctx context.Context, r *resource, f *feed) {
-	lw := &listWatch{client: a.clients[r.group], codec: a.codec, protobuf: a.protobuf, resource: r}
-	pause := retryPause()
-	reflector := cache.NewReflectorWithOptions(lw.listerWatcher(), &item{}, &reflectorStore{f},
-		cache.ReflectorOptions{Name: r.plural, TypeDescription: r.plural, Backoff: &pause, Clock: stoppableClock{ctx: ctx}})
-	// Until never fails: the function does not, and that ctx ends is what is waited for.
-	_ = pause.DelayWithReset(clock.RealClock{}, retryReset).Until(ctx, true, true, func(ctx context.Context) (bool, error) {
-		err := reflector.ListAndWatchWithContext(ctx)
+// Status reports how each kind is connected.
+func (a *API) Status() []Status { return a.contact.status() }
+
+// follower lists and watches one resource.
+type follower struct {
+	api *API
+	resource
+	store   store
+	log     klog.Logger
+	pace    pacer
+	streams int // streamed lists of this round
+	watches int // watches of this round
+}
+
+// run follows the resource until ctx ends, in rounds of a list and the watches after it.
+func (f *follower) run(ctx context.Context) {
+	defer f.api.contact.disconnected(f.kind)
+	for f.pace.wait(ctx) == nil {
+		f.streams, f.watches = 0, 0
+		err := f.round(ctx, f.api.current())
 		switch {
-		case err == nil || ctx.Err() != nil:
-		case r.optional && unavailable(err):
-			klog.FromContext(ctx).V(2).Info("The API server does not serve a resource to us, going on without it",
-				"resource", r.plural, "err", err)
-			f.markSynced()
-		default:
-			klog.FromContext(ctx).Error(err, "Cannot follow a resource of the API server, keeping what is known of it",
-				"resource", r.plural)
+		case ctx.Err() != nil:
+		case f.optional && unavailable(err):
+			f.log.V(2).Info("The API server does not serve an optional resource", "resource", f.plural, "err", err)
+			f.api.contact.connected(f.kind)
+			f.store.Synced()
+			f.pace.long()
+		case err != nil:
+			f.api.contact.failed(f.kind, err)
 		}
-		return false, nil
+	}
+}
+
+// round runs a reflector until it fails or the clients are replaced.
+func (f *follower) round(ctx context.Context, c *clients) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-c.replaced:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	requests := cache.NewFilteredListWatchFromClient(c.byGroup[f.group], f.plural, "", func(o *metav1.ListOptions) {
+		o.LabelSelector, o.FieldSelector = f.labels, f.fields.String()
 	})
+	listWatch := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			ctx, cancel := context.WithTimeout(ctx, listTimeout)
+			defer cancel()
+			list, err := requests.ListWithContext(ctx, opts)
+			f.note(c, err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			return f.watch(ctx, c, requests, opts)
+		},
+	}
+	// client-go logs each failed request as an error; contact logs what matters of them.
+	log := logr.Discard()
+	if f.log.V(2).Enabled() {
+		log = f.log
+	}
+	// The reflector's own pauses have no end when ctx ends, and it has none where a watch ends early. The pacer has both.
+	none := wait.Backoff{Duration: time.Nanosecond, Steps: 1}
+	reflector := cache.NewReflectorWithOptions(listWatch, f.object, f.store,
+		cache.ReflectorOptions{Name: f.plural, TypeDescription: f.plural, Backoff: &none})
+	return reflector.ListAndWatchWithContext(klog.NewContext(ctx, log))
 }
 
-// retryReset is how long a connection must have been in order for the next failure to count as the first one.
-const retryReset = 2 * time.Minute
+// listTimeout is the API server's own limit for a request (--request-timeout).
+const listTimeout = time.Minute
 
-// retryPause is how long to wait before a failed request is repeated: client-go's own defaults, which API servers of
-// large clusters are sized for. Six steps of doubling lead from 0.8 s beyond 30 s; the jitter doubles that at most.
-func retryPause() wait.Backoff {
-	return wait.Backoff{Duration: 800 * time.Millisecond, Cap: 30 * time.Second, Steps: 6, Factor: 2, Jitter: 1}
+// note records the outcome of a request.
+func (f *follower) note(c *clients, err error) {
+	switch {
+	case err == nil:
+		f.api.contact.answered(f.kind)
+	case f.optional && unavailable(err):
+	default:
+		f.api.contact.failed(f.kind, err)
+		f.api.renew(f.log, c, err)
+	}
 }
 
-// stoppableClock is a clock on which all waiting is over once ctx is done. A reflector that waits for its server
-// looks at nothing but the clock.
-type stoppableClock struct {
-	clock.RealClock
-	ctx context.Context
-}
-
-// After returns a channel that is closed after d, or when the context is done.
-func (c stoppableClock) After(d time.Duration) <-chan time.Time {
-	over := make(chan time.Time)
-	ctx, cancel := context.WithTimeout(c.ctx, d)
-	context.AfterFunc(ctx, func() {
+// watch starts a watch. The first ones of a round start at once: a streamed list, a second one if the version of the
+// first has expired, and a watch. The reflector repeats them without a pause if they end early.
+func (f *follower) watch(ctx context.Context, c *clients, requests *cache.ListWatch, opts metav1.ListOptions) (watch.Interface, error) {
+	count, free := &f.watches, 1
+	if opts.SendInitialEvents != nil {
+		count, free = &f.streams, 2
+	}
+	if *count++; *count > free {
+		if err := f.pace.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	opened := time.Now()
+	ctx, cancel := context.WithCancel(ctx)
+	w, err := requests.WatchWithContext(ctx, opts)
+	if err != nil {
+		cancel() // client-go does not close the body of an answer that it cannot decode
+		f.note(c, err)
+		return nil, err
+	}
+	f.api.contact.connected(f.kind)
+	stop := func() {
+		f.api.contact.disconnected(f.kind)
+		if ctx.Err() == nil && time.Since(opened) < steady {
+			f.api.contact.failed(f.kind, errShort)
+		}
 		cancel()
-		close(over)
-	})
-	return over
+	}
+	return &stoppable{w, stop}, nil
 }
 
-// unavailable tells that the server does not have a resource, or that our role does not allow it.
+// errShort reports a watch that the server, or a proxy before it, ended at once.
+var errShort = errors.New("watch ended at once")
+
+// stoppable is a watch that calls stop when it is stopped, which a reflector does exactly once.
+type stoppable struct {
+	watch.Interface
+	stop func()
+}
+
+func (w *stoppable) Stop() {
+	w.stop()
+	w.Interface.Stop()
+}
+
+// unavailable reports whether the server does not have a resource, or our role does not allow it.
 func unavailable(err error) bool {
 	return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
 }
+
+// store receives the objects of a reflector and converts them. A reflector calls it from one goroutine.
+type store struct {
+	*Cache
+	answered func()
+}
+
+// item is a converted API object.
+type item struct {
+	name     Name
+	object   Object // nil if the proxy does not use it
+	problems []error
+}
+
+// Transformer converts the objects of a streamed list as they arrive, so that the reflector keeps no API objects.
+func (s store) Transformer() cache.TransformFunc {
+	return func(o any) (any, error) { return convertItem(o) }
+}
+
+// convertItem converts an API object; an item is returned as it is.
+func convertItem(o any) (*item, error) {
+	if i, ok := o.(*item); ok {
+		return i, nil
+	}
+	if object, isObject := o.(runtime.Object); isObject {
+		if ref, converted, problems, ok := Convert(object); ok {
+			return &item{ref.Name, converted, problems}, nil
+		}
+	}
+	return nil, fmt.Errorf("object of type %T: %w", o, errUnknown)
+}
+
+// Add takes a new object.
+func (s store) Add(o any) error {
+	s.answered()
+	i, err := convertItem(o)
+	if err == nil {
+		s.Set(i.name, i.object, i.problems)
+	}
+	return err
+}
+
+// Update takes a changed object.
+func (s store) Update(o any) error { return s.Add(o) }
+
+// Delete takes an object that is gone or no longer selected.
+func (s store) Delete(o any) error {
+	s.answered()
+	i, err := convertItem(o)
+	if err == nil {
+		s.Set(i.name, nil, nil)
+	}
+	return err
+}
+
+// Replace takes a complete list. Additions come before removals, so that an endpoint that only moved to another slice is
+// never missing.
+func (s store) Replace(list []any, _ string) error {
+	listed := make(map[Name]bool, len(list))
+	for _, o := range list {
+		i, err := convertItem(o)
+		if err != nil {
+			return err
+		}
+		s.Set(i.name, i.object, i.problems)
+		listed[i.name] = true
+	}
+	s.Retain(listed)
+	s.Synced()
+	return nil
+}
+
+// Bookmark notes that the server is there, though nothing has changed.
+func (s store) Bookmark(string) error {
+	s.answered()
+	return nil
+}
+
+// Resync does nothing: the cache forgets nothing.
+func (s store) Resync() error { return nil }

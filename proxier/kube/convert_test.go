@@ -428,9 +428,6 @@ func TestFromNode(t *testing.T) {
 	if got.Addr(false) != want.Addrs[0] || got.Addr(true) != want.Addrs[1] {
 		t.Errorf("node addresses %s and %s", got.Addr(false), got.Addr(true))
 	}
-	if got.Eligible() || (*Node)(nil).Eligible() || !(&Node{}).Eligible() || (&Node{Deleting: true}).Eligible() {
-		t.Error("a node is eligible unless it is unknown or about to go")
-	}
 }
 
 func TestFromServiceCIDR(t *testing.T) {

@@ -4,30 +4,36 @@
 package kube
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
-	"net/http/httptest"
 	"path"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 )
 
 // fakeAPI speaks just enough of list and watch to play what is hard to provoke in a real server: outages at a chosen
 // moment, versions that have expired, resources that do not exist. Real servers are e2e's.
 type fakeAPI struct {
-	*httptest.Server
+	open     atomic.Int32 // bodies of answers that are not closed
 	mu       sync.Mutex
 	version  int
-	stored   map[string]map[string]metav1.Object // resource, then name
-	streams  map[chan event]string               // open watches and their resource
-	fail     map[string]int                      // resource -> HTTP status
-	noStream bool                                // like a server without KEP-3157
-	lists    map[string]int                      // lists and streamed lists served, by resource
+	stored   map[string]map[string]metav1.Object              // resource, then name
+	streams  map[chan event]string                            // open watches and their resource
+	fail     map[string]int                                   // resource -> HTTP status
+	broken   func(http.ResponseWriter, *http.Request, func()) // if not nil, answers in place of what would be served
+	token    string                                           // if not empty, the only one that is accepted
+	noStream bool                                             // like a server without KEP-3157
+	lists    map[string]int                                   // lists and streamed lists served, by resource
 	queries  []string
 }
 
@@ -41,12 +47,73 @@ func newFakeAPI(t *testing.T) *fakeAPI {
 		version: 1, stored: map[string]map[string]metav1.Object{}, streams: map[chan event]string{},
 		fail: map[string]int{}, lists: map[string]int{},
 	}
-	f.Server = httptest.NewServer(http.HandlerFunc(f.serve))
-	t.Cleanup(func() {
-		f.hangUp()
-		f.Server.Close()
-	})
+	t.Cleanup(f.hangUp)
 	return f
+}
+
+// client returns how to reach the server: without sockets, so that a test can run on a clock of its own (testing/synctest).
+func (f *fakeAPI) client() (*rest.Config, error) {
+	return &rest.Config{Host: "https://fake", Transport: f, BearerToken: "token"}, nil
+}
+
+// RoundTrip implements http.RoundTripper. Like a connection it is in use until the answer's body is closed or the request's
+// context ends.
+func (f *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	reader, writer := io.Pipe()
+	ctx, cancel := context.WithCancel(r.Context())
+	w := &answer{PipeWriter: writer, header: http.Header{}, ready: make(chan struct{})}
+	go func() {
+		defer cancel()
+		f.serve(w, r.WithContext(ctx))
+		w.WriteHeader(http.StatusOK)
+		writer.CloseWithError(w.end)
+	}()
+	body := &answerBody{PipeReader: reader, close: sync.OnceFunc(func() {
+		f.open.Add(-1)
+		cancel()
+		reader.Close()
+	})}
+	f.open.Add(1)
+	context.AfterFunc(r.Context(), body.close)
+	select {
+	case <-w.ready:
+		return &http.Response{StatusCode: w.status, Header: w.header, Body: body, Request: r}, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// answer is an http.ResponseWriter.
+type answer struct {
+	*io.PipeWriter
+	header http.Header
+	status int
+	ready  chan struct{}
+	end    error // how the body ends; nil is io.EOF
+}
+
+func (w *answer) Header() http.Header { return w.header }
+func (w *answer) Flush()              { w.WriteHeader(http.StatusOK) }
+func (w *answer) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+		close(w.ready)
+	}
+}
+
+func (w *answer) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.PipeWriter.Write(b)
+}
+
+type answerBody struct {
+	*io.PipeReader
+	close func()
+}
+
+func (b *answerBody) Close() error {
+	b.close()
+	return nil
 }
 
 // put stores an object, or removes it where typ is DELETED, and tells the watches.
@@ -105,11 +172,26 @@ func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 		status = http.StatusUnprocessableEntity
 	}
 	f.mu.Unlock()
+	f.mu.Lock()
+	broken := f.broken
+	if f.token != "" && r.Header.Get("Authorization") != "Bearer "+f.token {
+		status = http.StatusUnauthorized
+	}
+	f.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
+	if broken != nil {
+		broken(w, r, func() { f.answer(w, r, resource, status) })
+		return
+	}
+	f.answer(w, r, resource, status)
+}
+
+func (f *fakeAPI) answer(w http.ResponseWriter, r *http.Request, resource string, status int) {
+	q := r.URL.Query()
 	switch {
 	case status != 0:
 		reason := map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound,
-			410: metav1.StatusReasonExpired, 422: metav1.StatusReasonInvalid}[status]
+			401: metav1.StatusReasonUnauthorized, 410: metav1.StatusReasonExpired, 422: metav1.StatusReasonInvalid}[status]
 		w.WriteHeader(status)
 		json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 			Status: "Failure", Reason: reason, Code: int32(status)})
@@ -188,4 +270,16 @@ func (f *fakeAPI) serveWatch(w http.ResponseWriter, r *http.Request, resource st
 			return
 		}
 	}
+}
+
+// requests counts the requests for a resource.
+func (f *fakeAPI) requests(resource string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, q := range f.queries {
+		if strings.HasPrefix(q, resource+" ") {
+			n++
+		}
+	}
+	return n
 }

@@ -4,7 +4,6 @@
 package kube
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"net/netip"
@@ -168,66 +167,6 @@ func FuzzParse(f *testing.F) {
 		}
 		if p, err := parsePrefix(s); err == nil && (!p.IsValid() || p.Masked() != p) {
 			t.Errorf("%q became %s", s, p)
-		}
-	})
-}
-
-// FuzzJSONScan: valid JSON is cut where a decoder cuts it.
-func FuzzJSONScan(f *testing.F) {
-	f.Add([]byte(`{"kind":"List","apiVersion":"v1","items":[{"a":"}\"]"}, 1.5e3, [true,null], {}]}`))
-	f.Add([]byte("{ }\n{\"items\" : [ ]}"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		s := jsonScanner{data: data}
-		text, err := s.value(0)
-		if !json.Valid(data) {
-			return
-		}
-		if err != nil || !bytes.Equal(bytes.TrimSpace(data), bytes.TrimSpace(text)) {
-			if bytes.Count(data, []byte("[")) > maxJSONDepth/2 || bytes.Count(data, []byte("{")) > maxJSONDepth/2 {
-				t.Skip("nested too deeply, maybe")
-			}
-			t.Fatalf("%q is cut to %q: %v", data, text, err)
-		}
-		var list struct{ Items []json.RawMessage }
-		var exact map[string]json.RawMessage
-		if json.Unmarshal(data, &list) != nil || json.Unmarshal(data, &exact) != nil || exact["items"] == nil {
-			return
-		}
-		h, err := readHead(data)
-		if err != nil {
-			t.Fatalf("%q: %v", data, err)
-		}
-		for i, item := range h.items {
-			if i < len(list.Items) && !bytes.Equal(bytes.TrimSpace(item.text), bytes.TrimSpace(list.Items[i])) {
-				t.Fatalf("%q: item %d is %q", data, i, item.text)
-			}
-		}
-		if bytes.Count(data, []byte(`tems`)) == 1 && len(h.items) != len(list.Items) {
-			t.Fatalf("%q has %d items, not %d", data, len(list.Items), len(h.items))
-		}
-	})
-}
-
-// FuzzManifest: no text makes the reader panic, and each object has a name or an excuse.
-func FuzzManifest(f *testing.F) {
-	f.Add("a.yaml", []byte(manifest(1, 2)+"---\n"+svc("a", "10.96.0.1")))
-	f.Add("a.json", []byte(`{"kind":"List","apiVersion":"v1","items":[{"kind":"Node","apiVersion":"v1","metadata":{"name":"n"}}]}`))
-	f.Add("a.yaml", []byte("kind: List\nitems:\n- x\n- {kind: Service, apiVersion: v1, metadata: {name: [1]}}\n"))
-	f.Fuzz(func(t *testing.T, name string, data []byte) {
-		var c counter
-		l := newLibrary(&c, "n1")
-		for range 2 { // the second time from what is known
-			l.update([]content{{path: name, data: data}})
-		}
-		for ref, first := range l.first {
-			if ref.Name.Name == "" || !first.known && (first.trouble == nil || first.broken == nil) {
-				t.Errorf("%q: %s: %+v", data, ref, first)
-			}
-		}
-		sets := c.sets
-		l.update([]content{{path: name, gone: true}})
-		if c.deletes != sets || len(l.first) != 0 || len(l.told) != 0 || len(l.files) != 0 {
-			t.Errorf("%q leaves %+v, %v, %v", data, c, l.first, l.told)
 		}
 	})
 }

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/klog/v2"
 )
 
 // recorder is a Sink that keeps the state it was told and a log of what it was told, and complains about a source
@@ -20,6 +23,25 @@ type recorder struct {
 	problems map[Ref]string
 	synced   map[Kind]bool
 	log      []string
+	logged   []string // at default verbosity
+	api      *API
+}
+
+// logger returns a logger of which lines returns what it logged since the last call.
+func (r *recorder) logger() klog.Logger {
+	return funcr.New(func(_, args string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.logged = append(r.logged, args)
+	}, funcr.Options{})
+}
+
+func (r *recorder) lines() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lines := r.logged
+	r.logged = nil
+	return lines
 }
 
 func newRecorder(t *testing.T) *recorder {
@@ -109,7 +131,7 @@ func (r *recorder) count() int {
 func (r *recorder) allSynced() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.synced) == kinds
+	return len(r.synced) == len(Kinds())
 }
 
 // until waits for a condition.

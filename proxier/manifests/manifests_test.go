@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package kube
+package manifests
 
 import (
 	"context"
@@ -11,8 +11,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
 // svc is a minimal Service manifest.
@@ -32,11 +37,11 @@ func startManifests(t *testing.T, files map[string]string) *manifestDir {
 	for name, text := range files {
 		d.write(name, text)
 	}
-	m, err := NewManifests(d.dir, "n1")
+	m, err := New(d.dir, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.patrol = time.Hour // what is not noticed at once is not noticed
+	m.poll = time.Hour // what is not noticed at once is not noticed
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { m.Run(ctx, d.recorder) })
@@ -64,7 +69,7 @@ func (d *manifestDir) write(name, text string) {
 
 // ip returns the address of a Service in namespace default, or "".
 func (d *manifestDir) ip(name string) string {
-	if s, ok := d.get(ref(KindService, "default/"+name)).(*Service); ok {
+	if s, ok := d.get(ref(kube.KindService, "default/"+name)).(*kube.Service); ok {
 		return s.ClusterIPs[0].String()
 	}
 	return ""
@@ -77,7 +82,7 @@ func (d *manifestDir) untilIP(name, ip string) {
 
 // problems returns the problem of a file.
 func (d *manifestDir) fileProblem(name string) string {
-	return d.problem(Ref{KindFile, Name{"", d.path(name)}})
+	return d.problem(kube.Ref{Kind: kube.KindFile, Name: kube.Name{Name: d.path(name)}})
 }
 
 // sync makes sure that all that was done before has been seen: files are looked at in one order.
@@ -123,10 +128,14 @@ metadata: {name: ignored}
 			t.Errorf("Service %s is at %q, want %q", name, d.ip(name), ip)
 		}
 	}
-	s := d.get(ref(KindEndpointSlice, "default/a-1")).(*EndpointSlice)
-	compare(t, []SlicePort{{Sym{}, TCP, 8080}}, s.Ports)
-	compare(t, Name{"default", "a"}, s.Service)
-	if d.get(ref(KindNode, "n1")) == nil || d.get(ref(KindNode, "n2")) != nil || d.get(ref(KindServiceCIDR, "kubernetes")) == nil {
+	s := d.get(ref(kube.KindEndpointSlice, "default/a-1")).(*kube.EndpointSlice)
+	if want := []kube.SlicePort{{Proto: kube.TCP, Port: 8080}}; !slices.Equal(s.Ports, want) {
+		t.Errorf("ports %v, want %v", s.Ports, want)
+	}
+	if s.Service.String() != "default/a" {
+		t.Errorf("Service %s", s.Service)
+	}
+	if d.get(ref(kube.KindNode, "n1")) == nil || d.get(ref(kube.KindNode, "n2")) != nil || d.get(ref(kube.KindServiceCIDR, "kubernetes")) == nil {
 		t.Error(d.state())
 	}
 	if len(d.problems) != 0 {
@@ -230,13 +239,13 @@ func TestManifestsConfigMap(t *testing.T) {
 func TestManifestsLastGood(t *testing.T) {
 	a, b, c := svc("a", "10.96.0.1"), svc("b", "10.96.0.2"), svc("c", "10.96.0.3")
 	d := startManifests(t, map[string]string{"a.yaml": a + "---\n" + b + "---\n" + c, "b.yaml": svc("other", "10.96.0.9")})
-	bRef := ref(KindService, "default/b")
+	bRef := ref(kube.KindService, "default/b")
 	d.take()
 
 	d.write("a.yaml", svc("a", "10.96.0.4")+"---\n"+strings.Replace(b, "port: 80", "port: eighty", 1)+"---\n"+c)
 	d.untilIP("a", "10.96.0.4")
-	want := d.path("a.yaml") + ": document 2: Service default/b: spec.ports.port: string instead of int32: a value of the wrong type"
-	if got := d.problem(bRef); got != want || d.ip("b") != "10.96.0.2" {
+	want := d.path("a.yaml") + ": document 2: "
+	if got := d.fileProblem("a.yaml"); !strings.HasPrefix(got, want) || !strings.Contains(got, "spec.ports.port") || d.ip("b") != "10.96.0.2" {
 		t.Errorf("problem %q, want %q\n%s", got, want, d.state())
 	}
 
@@ -282,23 +291,22 @@ func TestManifestsProblems(t *testing.T) {
 			}
 		}
 	}
-	in(d.problem(ref(KindService, "default/a")), `a.yaml: document 1: Service default/a: spec.externalIPs[1]: "x": not an IP address`,
-		"a.yaml: document 1: Service default/a: spec.nonsense: an unknown field")
-	in(d.problem(ref(KindService, "default/b")), "kind")
-	in(d.fileProblem("c.yaml"), `document 1: Service of "v2" instead of "v1"`, "document 2: Service default/a\nb: metadata.name: not a valid name",
-		"document 3: kind and apiVersion must be given", "document 4: ",
-		"document 5: Service default/: metadata.name: bool instead of string") // y is true in YAML 1.1
-	in(d.fileProblem("d.json"), "document 2: byte ")
+	in(d.problem(ref(kube.KindService, "default/a")), `a.yaml: document 1: Service default/a: spec.externalIPs[1]: "x": not an IP address`,
+		`a.yaml: document 1: Service default/a: unknown field "spec.nonsense"`)
+	in(d.problem(ref(kube.KindService, "default/b")), "kind")
+	in(d.fileProblem("c.yaml"), `document 1: Service of "v2": unknown apiVersion`, `document 2: Service a\nb: metadata.name: `,
+		"document 3: kind and apiVersion must be given", "document 4: ", "document 5: ") // y is true in YAML 1.1
+	in(d.fileProblem("d.json"), "document 2: unexpected EOF")
 	d.write("a.yaml", svc("a", "10.96.0.1"))
-	d.until("no problem", func() bool { return d.problem(ref(KindService, "default/a")) == "" })
+	d.until("no problem", func() bool { return d.problem(ref(kube.KindService, "default/a")) == "" })
 }
 
 // The first file by name wins, whichever came first; when it goes the next one counts.
 func TestManifestsTwice(t *testing.T) {
 	d := startManifests(t, map[string]string{"b.yaml": svc("x", "10.96.0.2")})
-	x := ref(KindService, "default/x")
+	x := ref(kube.KindService, "default/x")
 	d.write("c.yaml", svc("x", "10.96.0.3")+"---\n"+svc("z", "10.96.0.7")+"---\n"+svc("z", "10.96.0.8"))
-	want := fmt.Sprintf("%s: document 1: Service default/x: metadata.name: also given in %s: document 1: given twice, the first one counts",
+	want := fmt.Sprintf("%s: document 1: Service default/x: also in %s, document 1: defined twice, the first one counts",
 		d.path("c.yaml"), d.path("b.yaml"))
 	d.until("problem", func() bool { return d.problem(x) != "" })
 	if got := d.problem(x); got != want {
@@ -328,7 +336,7 @@ func TestManifestsDirectoryAway(t *testing.T) {
 	}{{"renamed", func(dir string) error { return os.Rename(dir, dir+"-away") }}, {"removed", os.RemoveAll}} {
 		d := startManifests(t, map[string]string{"a.yaml": svc("a", "10.96.0.1")})
 		d.must(how.remove(d.dir))
-		d.until("a problem", func() bool { return d.problem(Ref{KindFile, Name{"", d.dir}}) != "" })
+		d.until("a problem", func() bool { return d.problem(kube.Ref{Kind: kube.KindFile, Name: kube.Name{Name: d.dir}}) != "" })
 		time.Sleep(2 * absence) // in which a file that is missing in a directory that is there would be gone
 		if d.ip("a") != "10.96.0.1" {
 			t.Errorf("%s: %s", how.name, d.state())
@@ -336,7 +344,7 @@ func TestManifestsDirectoryAway(t *testing.T) {
 		d.must(os.Mkdir(d.dir, 0o755))
 		d.write("a.yaml", svc("a", "10.96.0.2"))
 		d.untilIP("a", "10.96.0.2")
-		if d.problem(Ref{KindFile, Name{"", d.dir}}) != "" {
+		if d.problem(kube.Ref{Kind: kube.KindFile, Name: kube.Name{Name: d.dir}}) != "" {
 			t.Errorf("%s: %s", how.name, d.state())
 		}
 		d.must(os.Remove(d.path("a.yaml"))) // it is watched again
@@ -344,31 +352,86 @@ func TestManifestsDirectoryAway(t *testing.T) {
 	}
 }
 
-// A document whose text has not changed is not read again, wherever it moved.
-func TestLibraryReadsWhatChanged(t *testing.T) {
-	l := newLibrary(newRecorder(t), "n1")
-	text := func(parts ...string) []content {
-		return []content{{path: "a.yaml", data: []byte(strings.Join(parts, "---\n"))}}
+// A file that is empty or cut short removes nothing and changes nothing that may be cut (a full disk, or a writer that does not
+// rename); when it is complete again it counts.
+func TestManifestsCutShort(t *testing.T) {
+	var whole strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&whole, "---\n%s", svc(fmt.Sprintf("s%02d", i), fmt.Sprintf("10.96.1.%d", i)))
 	}
-	a, b, c := svc("a", "10.96.0.1"), svc("b", "10.96.0.2"), svc("c", "10.96.0.3")
-	l.update(text(a, b, c))
-	before := slices.Clone(l.files["a.yaml"].claims)
-	l.update(text(c, a, svc("b", "10.96.0.9")))
-	after := l.files["a.yaml"].claims
-	if after[0] != before[2] || after[1] != before[0] || after[2] == before[1] || after[0].document != 1 {
-		t.Errorf("claims %v became %v", before, after)
+	text := whole.String()
+	d := startManifests(t, map[string]string{"a.yaml": text})
+	d.take()
+	for _, n := range []int{0, 1, 40, 65, 300, 301, 302, len(text) / 2, len(text) - 1} {
+		if n > 0 && text[n-1] == '\n' {
+			n--
+		}
+		d.write("a.yaml", text[:n])
+		d.until("a file problem", func() bool { return d.fileProblem("a.yaml") != "" })
+		if log := slices.DeleteFunc(d.take(), func(s string) bool { return strings.Contains(s, "File") }); len(log) != 0 {
+			t.Errorf("%d bytes: %q", n, log)
+		}
+		d.write("a.yaml", text)
+		d.until("no file problem", func() bool { return d.fileProblem("a.yaml") == "" })
+	}
+	d.write("b.yaml", strings.TrimSpace(svc("b", "10.96.0.2"))) // a new file without the newline counts
+	d.untilIP("b", "10.96.0.2")
+	d.write("a.yaml", svc("s00", "10.96.1.0")) // complete: the others are gone
+	d.untilIP("s01", "")
+}
+
+// Names in manifests are checked; other text that nobody checks is escaped before anybody reads it.
+func TestManifestsHostileText(t *testing.T) {
+	d := startManifests(t, map[string]string{
+		"a.yaml": strings.Replace(svc("a", "10.96.0.1"), "port: 80", `port: 80
+    name: "x\e[31m\nfake line"`, 1) + "  \"\\e[2Jfield\": 1\n",
+		"b.yaml": strings.Replace(svc("b", "10.96.0.2"), "name: b", `name: "b\e[31m"`, 1),
+		"c.yaml": "kind: \"X\\e[31m\"\napiVersion: v1\n",
+	})
+	if a := d.get(ref(kube.KindService, "default/a")).(*kube.Service); a.Ports[0].Name.String() != `x\x1b[31m\nfake line` {
+		t.Errorf("port name %q", a.Ports[0].Name)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for ref, problem := range d.problems {
+		if strings.ContainsRune(ref.String()+problem, 0x1b) {
+			t.Errorf("%q: %q", ref, problem)
+		}
+	}
+	if len(d.objects) != 1 || len(d.problems) != 2 {
+		t.Errorf("%v %v", d.objects, d.problems)
 	}
 }
 
-func TestNewManifests(t *testing.T) {
-	if _, err := NewManifests(filepath.Join(t.TempDir(), "none"), "n1"); err == nil {
+// Without inotify (no instance or watch left) the directory is polled.
+func TestManifestsPolled(t *testing.T) {
+	r := newRecorder(t)
+	s, err := New(t.TempDir(), "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.poll, s.newWatcher = time.Millisecond, func() (*fsnotify.Watcher, error) { return nil, syscall.ENOSPC }
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Run(ctx, r) })
+	defer wg.Wait()
+	defer cancel()
+	d := &manifestDir{r, s.dir}
+	d.write("a.yaml", svc("a", "10.96.0.1"))
+	d.untilIP("a", "10.96.0.1")
+	d.must(os.Remove(d.path("a.yaml")))
+	d.untilIP("a", "")
+}
+
+func TestNew(t *testing.T) {
+	if _, err := New(filepath.Join(t.TempDir(), "none"), "n1"); err == nil {
 		t.Error("a directory that is not there")
 	}
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewManifests(file, "n1"); err == nil {
+	if _, err := New(file, "n1"); err == nil {
 		t.Error("a file for a directory")
 	}
 }

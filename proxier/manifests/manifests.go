@@ -1,0 +1,357 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifests is the source that reads Kubernetes objects from a directory of files in place of an API server.
+//
+// In: *.yaml and *.yml with one or more documents, *.json with one or more values, each a Service, EndpointSlice, Node (only
+// the own one counts), ServiceCIDR or a list of them. Other kinds, other files, hidden files and subdirectories are ignored.
+// Out: the objects, to a [kube.Sink]. The package never writes a file, and never removes an object because a file
+// cannot be read or decoded.
+//
+// What a manifest leaves out is as the API server's defaults, but for addresses: a Service without clusterIP is not
+// proxied. An object that several places define is as the first place defines it, by the names of the files and within a
+// file from top to bottom. What cannot be decoded keeps the last good state of all objects of its file that the rest does not
+// define; so does a file that is empty, or YAML whose last line has no newline, since both may be cut short. Writers that
+// replace a file by rename avoid that.
+package manifests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/klog/v2"
+
+	"github.com/nftproxy/nftproxy/proxier/kube"
+)
+
+const (
+	// settle is how long a file must be at rest before it is read, at most settleMax after the first event: a file may be
+	// read half-written, and editors remove the old file before they write the new one.
+	settle    = 50 * time.Millisecond
+	settleMax = 2 * time.Second
+	// poll is how often all files are compared without an event: file systems of other machines report none, links may lead
+	// to other directories, and a process can run out of inotify watches (ENOSPC) or instances (EMFILE).
+	poll = 10 * time.Second
+	// absence is how long a file must be missing to be gone.
+	absence = 300 * time.Millisecond
+	// retry is how often a directory that cannot be read is tried.
+	retry = time.Second
+)
+
+// Source is a directory of manifests.
+type Source struct {
+	dir, node string
+	decoder   decoder
+	poll      time.Duration
+	// newWatcher is fsnotify's; tests have none.
+	newWatcher func() (*fsnotify.Watcher, error)
+}
+
+// New returns a source for the files in dir. Of Nodes only the one of that name counts.
+func New(dir, nodeName string) (*Source, error) {
+	d, err := newDecoder()
+	if err != nil {
+		return nil, fmt.Errorf("manifests: %w", err)
+	}
+	switch st, err := os.Stat(dir); {
+	case err != nil:
+		return nil, fmt.Errorf("manifests: %w", err)
+	case !st.IsDir():
+		return nil, fmt.Errorf("manifests: %s: %w", dir, syscall.ENOTDIR)
+	}
+	return &Source{dir: dir, node: nodeName, decoder: d, poll: poll, newWatcher: fsnotify.NewWatcher}, nil
+}
+
+// Run delivers everything to sink until ctx ends. It returns after the last call to sink. It must be called once.
+func (s *Source) Run(ctx context.Context, sink kube.Sink) {
+	r := &reader{Source: s, log: klog.FromContext(ctx), files: map[string]*file{}, problems: kube.NewCache(kube.KindFile, sink)}
+	for _, k := range kube.Kinds() {
+		r.caches = append(r.caches, kube.NewCache(k, sink))
+	}
+	r.watch()
+	defer func() { r.closeWatch() }()
+	r.read()
+	for _, c := range r.caches {
+		c.Synced()
+	}
+	for r.wait(ctx) {
+		r.read()
+	}
+}
+
+// reader reads the directory for one run. One goroutine owns it.
+type reader struct {
+	*Source
+	log      klog.Logger
+	watcher  *fsnotify.Watcher // nil: poll
+	files    map[string]*file  // by path
+	caches   []*kube.Cache     // by kind
+	problems *kube.Cache       // of files
+	again    time.Duration     // when to read again without an event
+	ignored  string            // the ignored kinds last logged
+}
+
+// file is what is known of one file.
+type file struct {
+	stamp       stamp
+	missing     time.Time // since when; zero if the file is there
+	definitions []definition
+	problems    []error
+	ignored     map[string]bool
+}
+
+// stamp identifies a version of a file.
+type stamp struct {
+	dev, ino          uint64
+	size              int64
+	modified, changed syscall.Timespec
+}
+
+// watch starts to watch the directory; without a watch it is polled.
+func (r *reader) watch() {
+	w, err := r.newWatcher()
+	if err == nil {
+		if err = w.Add(r.dir); err == nil {
+			r.watcher = w
+			return
+		}
+		_ = w.Close()
+	}
+	r.log.V(2).Info("Cannot watch the manifest directory, polling it", "dir", r.dir, "interval", r.poll, "err", err)
+}
+
+func (r *reader) closeWatch() {
+	if r.watcher != nil {
+		_ = r.watcher.Close()
+		r.watcher = nil
+	}
+}
+
+// wait blocks until the directory is worth another look, and returns false when ctx ends.
+func (r *reader) wait(ctx context.Context) bool {
+	var events <-chan fsnotify.Event
+	var failed <-chan error
+	if r.watcher != nil {
+		events, failed = r.watcher.Events, r.watcher.Errors
+	}
+	timer := time.NewTimer(r.again)
+	defer timer.Stop()
+	var first time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-failed: // the queue has overflowed, for one
+			return true
+		case e := <-events:
+			if e.Name == r.dir && e.Has(fsnotify.Remove|fsnotify.Rename) {
+				r.closeWatch()
+				return true
+			}
+			if first.IsZero() {
+				first = time.Now()
+			}
+			if time.Since(first) > settleMax {
+				return true
+			}
+			timer.Reset(settle)
+		}
+	}
+}
+
+// read reads what has changed in the directory and brings the sink up to date.
+func (r *reader) read() {
+	r.again = r.poll
+	entries, err := os.ReadDir(r.dir)
+	if err != nil { // nothing is removed while the directory is away
+		r.closeWatch()
+		r.again = retry
+		r.problems.Set(kube.Name{Name: r.dir}, nil, []error{err})
+		return
+	}
+	r.problems.Set(kube.Name{Name: r.dir}, nil, nil)
+	if r.watcher == nil {
+		r.watch()
+	}
+	present := map[string]bool{}
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for _, e := range entries {
+		if !isManifest(e.Name()) {
+			continue
+		}
+		path := filepath.Join(r.dir, e.Name())
+		f := r.files[path]
+		if f == nil {
+			f = &file{}
+			r.files[path] = f
+		}
+		present[path] = true
+		group.Go(func() error {
+			f.read(r.decoder, path)
+			return nil
+		})
+	}
+	_ = group.Wait()
+	for path, f := range r.files {
+		switch {
+		case present[path]:
+			f.missing = time.Time{}
+		case f.missing.IsZero():
+			f.missing, r.again = time.Now(), absence
+		case time.Since(f.missing) < absence:
+			r.again = absence
+		default:
+			delete(r.files, path)
+		}
+	}
+	r.publish()
+}
+
+// isManifest reports whether a file of that name is read.
+func isManifest(name string) bool {
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		return !strings.HasPrefix(name, ".")
+	}
+	return false
+}
+
+// read reads the file again if it is another version than before.
+func (f *file) read(d decoder, path string) {
+	version, err := stampOf(path) // before the contents: a change in between shows at the next look
+	if err == nil && version == f.stamp {
+		return
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if errors.Is(err, fs.ErrNotExist) { // a link that leads nowhere just now, or removed since the directory was read
+		return
+	}
+	if err != nil {
+		f.stamp, f.problems = stamp{}, []error{&FileError{Path: path, Err: err}}
+		return
+	}
+	f.stamp = version
+	f.take(path, d.file(path, data))
+}
+
+// stampOf follows symbolic links.
+func stampOf(path string) (stamp, error) {
+	st, err := os.Stat(path)
+	if err != nil {
+		return stamp{}, err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok || !st.Mode().IsRegular() {
+		return stamp{}, errNotFile
+	}
+	return stamp{dev: sys.Dev, ino: sys.Ino, size: sys.Size, modified: sys.Mtim, changed: sys.Ctim}, nil
+}
+
+// errNotFile reports a directory or device with the name of a manifest.
+var errNotFile = errors.New("not a regular file")
+
+// take replaces what the file defines by its present contents. If those are not complete, the former definitions of all
+// objects that they lack stay.
+func (f *file) take(path string, c *contents) {
+	former := map[kube.Ref]definition{}
+	for _, d := range f.definitions {
+		former[d.ref] = d
+	}
+	f.problems, f.ignored, f.definitions = c.broken, c.ignored, c.definitions
+	switch last := len(c.definitions) - 1; {
+	case len(former) == 0:
+	case c.empty:
+		f.problems = append(f.problems, &FileError{Path: path, Err: errEmpty})
+	case c.cut:
+		f.problems = append(f.problems, &FileError{Path: path, Err: errCut})
+		if last >= 0 {
+			if d, known := former[c.definitions[last].ref]; known {
+				c.definitions[last] = d
+			}
+		}
+	}
+	if len(f.problems) == 0 {
+		return
+	}
+	for _, d := range c.definitions {
+		delete(former, d.ref)
+	}
+	for _, ref := range slices.SortedFunc(maps.Keys(former), func(a, b kube.Ref) int { return a.Name.Compare(b.Name) }) {
+		f.definitions = append(f.definitions, former[ref])
+	}
+}
+
+// publish hands the state of all files to the sink. Additions come before removals, so that an endpoint that only moved to
+// another slice is never missing.
+func (r *reader) publish() {
+	type state struct {
+		first    *definition
+		problems []error
+	}
+	states := map[kube.Ref]*state{}
+	var order []kube.Ref
+	listed := make([]map[kube.Name]bool, len(r.caches))
+	for k := range listed {
+		listed[k] = map[kube.Name]bool{}
+	}
+	files, ignored := map[kube.Name]bool{{Name: r.dir}: true}, map[string]bool{}
+	for _, path := range slices.SortedFunc(maps.Keys(r.files), func(a, b string) int {
+		if left, right := r.files[a].missing.IsZero(), r.files[b].missing.IsZero(); left != right {
+			return map[bool]int{true: -1, false: 1}[left] // what is being renamed counts as the last one
+		}
+		return strings.Compare(a, b)
+	}) {
+		f := r.files[path]
+		files[kube.Name{Name: path}] = true
+		r.problems.Set(kube.Name{Name: path}, nil, f.problems)
+		maps.Copy(ignored, f.ignored)
+		for i := range f.definitions {
+			d := &f.definitions[i]
+			if d.ref.Kind == kube.KindNode && d.ref.Name.Name != r.node {
+				continue
+			}
+			s := states[d.ref]
+			if s == nil {
+				s = &state{first: d}
+				states[d.ref] = s
+				order = append(order, d.ref)
+				listed[d.ref.Kind][d.ref.Name] = true
+			} else if f.missing.IsZero() {
+				again := d.where
+				again.Err = fmt.Errorf("%s: also in %s, document %d: %w", d.ref, s.first.where.Path, s.first.where.Document, errDuplicate)
+				s.problems = append(s.problems, &again)
+			}
+			s.problems = append(s.problems, d.problems...)
+		}
+	}
+	for _, ref := range order {
+		s := states[ref]
+		r.caches[ref.Kind].Set(ref.Name, s.first.object, s.problems)
+	}
+	for k, c := range r.caches {
+		c.Retain(listed[k])
+	}
+	r.problems.Retain(files)
+	if list := strings.Join(slices.Sorted(maps.Keys(ignored)), ", "); list != r.ignored {
+		r.ignored = list
+		r.log.Info("Manifests of other kinds are ignored", "dir", r.dir, "kinds", list)
+	}
+}
