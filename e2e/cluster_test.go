@@ -9,6 +9,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 // cluster is a lab with nftproxy on every node and a source of objects.
@@ -85,7 +86,7 @@ func (c *cluster) pods() (out []*lab.Pod) {
 // snapshot reads a table of a node.
 func (c *cluster) snapshot(n *lab.Node, f nft.Family) *nft.Snapshot {
 	c.t.Helper()
-	k, err := nft.Open(n.FD())
+	k, err := kernel.Open(n.FD())
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 // TestMigratePage runs the commands of docs/migrate.md, in their order, in a cluster of two nodes under load: in and back,
@@ -177,7 +178,7 @@ func (m *move) startDaemons() {
 // kubeProxyServes waits until kube-proxy has written its rules on a node.
 func (m *move) kubeProxyServes(n *lab.Node) {
 	m.t.Helper()
-	kernel := lab.Must(nft.Open(n.FD()))(m.t)
+	kernel := lab.Must(kernel.Open(n.FD()))(m.t)
 	defer kernel.Close()
 	for _, f := range nft.Families() {
 		for deadline := time.Now().Add(lab.HangLimit); !lab.Must(kernel.KubeProxyServes(f))(m.t); time.Sleep(20 * time.Millisecond) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 // A packet may have been sent to a balancer by the state before a commit, and look for its endpoint in the state after
@@ -19,7 +20,7 @@ func TestOvertakenPacketFallsBack(t *testing.T) {
 	lab.RequireRoot(t)
 	for _, affinity := range []time.Duration{0, time.Hour} {
 		n := lab.Start(t, lab.Options{Nodes: 1, PodsPerNode: 3})
-		kernel := lab.Must(nft.Open(n.Node(1).FD()))(t)
+		kernel := lab.Must(kernel.Open(n.Node(1).FD()))(t)
 		defer kernel.Close()
 		for _, p := range n.Node(1).Pods {
 			lab.Must(p.Serve(p.Name, 8080, lab.TCP))(t)
@@ -52,7 +53,7 @@ func TestOvertakenPacketFallsBack(t *testing.T) {
 }
 
 // program makes a table with one Service.
-func program(t *testing.T, k *nft.Kernel, f nft.Family, s *nft.Service, nodePorts []netip.Addr) {
+func program(t *testing.T, k *kernel.Conn, f nft.Family, s *nft.Service, nodePorts []netip.Addr) {
 	t.Helper()
 	c, err := k.Read(f)
 	if err != nil {

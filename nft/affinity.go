@@ -91,7 +91,7 @@ func (l lang) stickyChains(k Kind) []Chain {
 		{Name: k.shared(stickySlot), Rules: []Rule{{"", all(find(ks.toID.String(), ks.slotKey(l)...), toEndpoint)}}},
 		{Name: k.shared(stickyDraw), Rules: []Rule{
 			{"", find(StickyDraws.String(), priority())},
-			{"", dispatch(drawsMap)},
+			{"", dispatch(Draws)},
 			{"the Service is gone meanwhile", one(verdict(expr.VerdictAccept, ""))},
 		}},
 	}
@@ -217,13 +217,13 @@ func (t *Table) buildAffinities(b *Batch, c *Content, want []*Service, atOnce bo
 				b, made = &Batch{}, 0
 				out = append(out, b)
 			}
-			before := len(b.msgs)
+			before := len(b.Ops)
 			spec := affinitySpec(a)
 			if _, ok := c.Sets[spec.name]; !ok {
 				b.addSet(t.Family, &spec)
 			}
 			b.fixChains(c, a.Chains(t.Family))
-			if len(b.msgs) > before {
+			if len(b.Ops) > before {
 				made++
 				there++
 			}
@@ -233,12 +233,12 @@ func (t *Table) buildAffinities(b *Batch, c *Content, want []*Service, atOnce bo
 	}
 	programs = missing(programs, c.Programs)
 	if len(out) == 1 {
-		b.dispatchTo(t.Family, programsMap, programs, false)
+		b.dispatchTo(t.Family, Programs, programs, false)
 		return out
 	}
 	for part := range slices.Chunk(programs, programsAtOnce) {
 		b = &Batch{}
-		b.dispatchTo(t.Family, programsMap, part, false)
+		b.dispatchTo(t.Family, Programs, part, false)
 		out = append(out, b)
 	}
 	return out

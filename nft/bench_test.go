@@ -1,12 +1,14 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package nft_test
 
 import (
 	"fmt"
 	"net/netip"
 	"testing"
+
+	. "github.com/nftproxy/nftproxy/nft"
 )
 
 // cluster returns n Services of one ClusterIP with k endpoints each.
@@ -103,38 +105,6 @@ func BenchmarkAddService(b *testing.B) {
 				batch.Change(IPv4, Diff(prev, next))
 				if err := k.Commit(batch); err != nil {
 					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-// From two versions of a Service to the message that changes one into the other, at any number of Services beside it.
-func BenchmarkDiffAndEncode(b *testing.B) {
-	for _, endpoints := range []int{3, 50, 1000} {
-		b.Run(fmt.Sprint(endpoints), func(b *testing.B) {
-			prev := cluster(1, endpoints)[0]
-			next := replaced(prev, 1, 1)
-			b.ReportAllocs()
-			for b.Loop() {
-				batch := &Batch{}
-				batch.Change(IPv4, Diff(prev, next))
-				batch.Encode()
-			}
-		})
-	}
-}
-
-// All transactions of a first start, encoded but not sent.
-func BenchmarkEncodeAll(b *testing.B) {
-	for _, n := range []int{1000, 10000, 30000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			services := cluster(n, 3)
-			b.ReportAllocs()
-			for b.Loop() {
-				c := &Content{Family: IPv4}
-				for _, batch := range NewTable(c).Reconcile(c, Config{}, services, nil) {
-					batch.Encode()
 				}
 			}
 		})

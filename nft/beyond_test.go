@@ -1,9 +1,13 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package nft_test
 
-import "net/netip"
+import (
+	"net/netip"
+
+	. "github.com/nftproxy/nftproxy/nft"
+)
 
 // beyondConfigs are configurations with a balancer behind a device. The subnets of the first are IPv4, see in.
 func beyondConfigs() []Config {
@@ -21,7 +25,7 @@ func beyondConfigs() []Config {
 }
 
 // in is the configuration for a family: one with IPv4 subnets gets IPv6 ones of as many host bits.
-func (c Config) in(f Family) Config {
+func inFamily(c Config, f Family) Config {
 	if p := c.Beyond.Subnet; p.IsValid() && f == IPv6 {
 		c.Beyond.Subnet = netip.PrefixFrom(netip.MustParseAddr("fd69::"), 128-32+p.Bits())
 	}

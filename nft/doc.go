@@ -6,8 +6,8 @@
 //
 // A [Service] says what one port of a Kubernetes Service asks for in one family. [Elements] turns it into
 // elements of a handful of named sets and maps, [Diff] turns two versions of it into the operations that
-// lead from one to the other, [Skeleton] is everything else in the table, and [Kernel] is the only type
-// that owns sockets. All but Kernel and Watch is pure: equal input, equal output.
+// lead from one to the other, [Skeleton] is everything else in the table, and package
+// nft/kernel carries it out. The package is pure: equal input, equal output; it imports no socket, clock or environment.
 //
 // # How a packet is judged
 //

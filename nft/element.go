@@ -18,14 +18,16 @@ type Element struct {
 	// End is the last key of an interval in a concatenated interval set, the first key behind it in a plain one,
 	// and empty elsewhere.
 	End string
-	// Data is the datum of a map, in the same form.
+	// Data is the datum of a map, in the same form; of a verdict map it is text as "goto cluster-3".
 	Data string
 	// Comment is shown by nft.
 	Comment string
 }
 
-// SameKey tells whether both cannot be in the kernel at once.
-func (e Element) SameKey(o Element) bool { return e.Set == o.Set && e.Key == o.Key && e.End == o.End }
+// sameKey reports whether the kernel cannot hold both. The end of an interval and the start of the next may be one address.
+func (e *Element) sameKey(o *Element) bool {
+	return e.Set == o.Set && e.Key == o.Key && e.End == o.End && (e.Data == IntervalEnd) == (o.Data == IntervalEnd)
+}
 
 func appendAddr(b []byte, a netip.Addr) []byte {
 	if a.Is4() {

@@ -17,11 +17,8 @@ type elementIndex struct {
 
 // newElementIndex indexes elems, which must not change afterwards.
 func newElementIndex(elems []Element) *elementIndex {
-	size := 8
-	for size < 2*len(elems) {
-		size *= 2
-	}
-	x := &elementIndex{seed: maphash.MakeSeed(), elems: elems, slots: make([]int32, size)}
+	x := emptyIndex(len(elems))
+	x.elems = elems
 	for i := range elems {
 		at := x.start(elems[i].Set, maphash.String(x.seed, elems[i].Key))
 		for x.slots[at] != 0 {
@@ -30,6 +27,15 @@ func newElementIndex(elems []Element) *elementIndex {
 		x.slots[at] = int32(i + 1)
 	}
 	return x
+}
+
+// emptyIndex returns an index with room for n elements.
+func emptyIndex(n int) *elementIndex {
+	size := 8
+	for size < 2*n {
+		size *= 2
+	}
+	return &elementIndex{seed: maphash.MakeSeed(), slots: make([]int32, size)}
 }
 
 // start is where the search for an element begins, by the hash of its key.
@@ -58,4 +64,23 @@ func (x *elementIndex) data(set SetID, key []byte) string {
 		}
 	}
 	return ""
+}
+
+// Distinct removes the elements whose key came before and reports whether there were any: a dump of a set that the kernel
+// resizes may list one twice. The result shares the list's memory.
+func Distinct(list []Element) (out []Element, repeated bool) {
+	x := emptyIndex(len(list))
+	out = list[:0]
+	for i := range list {
+		e := &list[i]
+		at := x.start(e.Set, maphash.String(x.seed, e.Key))
+		for x.slots[at] != 0 && !out[x.slots[at]-1].sameKey(e) {
+			at = x.next(at)
+		}
+		if x.slots[at] == 0 {
+			out = append(out, *e)
+			x.slots[at] = int32(len(out))
+		}
+	}
+	return out, len(out) < len(list)
 }

@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package nft_test
 
 import (
 	"net/netip"
@@ -11,6 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	. "github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 func variants() []Config {
@@ -25,7 +28,7 @@ func variants() []Config {
 	}...)
 }
 
-func snapshot(t testing.TB, k *Kernel, f Family) *Snapshot {
+func snapshot(t testing.TB, k *kernel.Conn, f Family) *Snapshot {
 	t.Helper()
 	s, err := k.Snapshot(f)
 	if err != nil {
@@ -43,7 +46,7 @@ func TestSnapshotTellsConfigAndDifferences(t *testing.T) {
 			t.Errorf("%s: without a table: %q", f, d)
 		}
 		for _, cfg := range variants() {
-			cfg = cfg.in(f)
+			cfg = inFamily(cfg, f)
 			program(t, k, f, cfg, sample(f), sampleNode(f))
 			s := snapshot(t, k, f)
 			if got := s.Config(); got != cfg {
@@ -115,26 +118,26 @@ func encode(s *Service, e Element, d Decoded) Element {
 	if !d.Addr.IsValid() {
 		front.Kind = NodePort
 	}
-	out := Element{Set: e.Set, Key: string(appendFrontend(nil, d.Proto, front)), Comment: e.Comment}
+	out := Element{Set: e.Set, Key: string(AppendFrontend(nil, d.Proto, front)), Comment: e.Comment}
 	switch e.Set {
 	case Endpoints, NodePortEndpoints, EndpointsByID, NodePortEndpointsByID:
-		out.Key += string(appendClassID(nil, d.Slot))
-		out.Data = string(appendEndpoint(nil, d.Endpoint))
+		out.Key += string(AppendClassID(nil, d.Slot))
+		out.Data = string(AppendEndpoint(nil, d.Endpoint))
 	case EndpointIDs, NodePortEndpointIDs:
-		out.Key += string(appendClassID(nil, d.Slot))
-		out.Data = string(appendClassID(nil, d.ID))
+		out.Key += string(AppendClassID(nil, d.Slot))
+		out.Data = string(AppendClassID(nil, d.ID))
 	case HostEndpoints:
-		out.Data = string(appendEndpoint(nil, d.Endpoint))
+		out.Data = string(AppendEndpoint(nil, d.Endpoint))
 	case StickyDraws:
-		out.Key, out.Data = string(appendClassID(nil, d.Slot)), string(appendClassID(nil, uint32(d.Program)))
+		out.Key, out.Data = string(AppendClassID(nil, d.Slot)), string(AppendClassID(nil, uint32(d.Program)))
 	case ClusterIPs:
-		out.Key = addrKey(d.Addr)
+		out.Key = AddrKey(d.Addr)
 	case Hairpin:
-		out.Key = addrKey(d.Addr) + addrKey(d.Range.To) + string(appendPort(appendProto(nil, d.Proto), d.Port))
+		out.Key = AddrKey(d.Addr) + AddrKey(d.Range.To) + string(AppendPort(AppendProto(nil, d.Proto), d.Port))
 	case Allowed:
-		out.Key, out.End = out.Key+addrKey(d.Range.From), out.Key+addrKey(d.Range.To)
+		out.Key, out.End = out.Key+AddrKey(d.Range.From), out.Key+AddrKey(d.Range.To)
 	case Services, NodePorts, ClusterPrograms, LocalPrograms, NodePortClusterPrograms, NodePortLocalPrograms:
-		out.Data = string(appendClassID(nil, uint32(d.Program)))
+		out.Data = string(AppendClassID(nil, uint32(d.Program)))
 	}
 	return out
 }

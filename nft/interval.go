@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// intervalEnd marks, while a set is being read, the element that ends an interval.
-const intervalEnd = "end"
+// IntervalEnd is the datum of an element that ends an interval, while a set is being read.
+const IntervalEnd = "end"
 
 // RangeElements returns the elements of a plain interval set that cover the prefixes of the family. The end
 // of a range is the first address behind it; a range that ends with the last address of all has none.
@@ -44,8 +44,8 @@ func AddrElements(set SetID, f Family, addrs []netip.Addr) []Element {
 	return slices.Compact(out)
 }
 
-// joinIntervals makes ranges of the starts and ends that the kernel lists, in whatever order.
-func joinIntervals(points []Element) []Element {
+// JoinIntervals makes ranges of the starts and ends that the kernel lists, in whatever order.
+func JoinIntervals(points []Element) []Element {
 	slices.SortFunc(points, func(a, b Element) int {
 		// Where one range ends and the next begins at once, the end comes first.
 		return cmp.Or(cmp.Compare(a.Key, b.Key), -cmp.Compare(a.Data, b.Data))
@@ -54,7 +54,7 @@ func joinIntervals(points []Element) []Element {
 	open := false
 	for _, p := range points {
 		switch {
-		case p.Data != intervalEnd:
+		case p.Data != IntervalEnd:
 			out = append(out, p)
 			open = true
 		case open:

@@ -1,18 +1,18 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package nft_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+
+	. "github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 func addr(f Family, v4, v6 string) netip.Addr {
@@ -64,7 +64,7 @@ func sampleNode(f Family) []Element {
 	return append(out, AddrElements(NodePortAddresses, f, []netip.Addr{addr(f, "172.18.0.2", "fd00:18::2")})...)
 }
 
-func read(t testing.TB, k *Kernel, f Family) *Content {
+func read(t testing.TB, k *kernel.Conn, f Family) *Content {
 	t.Helper()
 	c, err := k.Read(f)
 	if err != nil {
@@ -74,7 +74,7 @@ func read(t testing.TB, k *Kernel, f Family) *Content {
 }
 
 // program brings the kernel to the state and returns the number of batches that took.
-func program(t testing.TB, k *Kernel, f Family, cfg Config, want []*Service, node []Element) (*Table, int) {
+func program(t testing.TB, k *kernel.Conn, f Family, cfg Config, want []*Service, node []Element) (*Table, int) {
 	t.Helper()
 	c := read(t, k, f)
 	table := NewTable(c)
@@ -98,7 +98,7 @@ func TestReconcileIsSilentOnceDone(t *testing.T) {
 		if _, b := program(t, k, f, cfg, sample(f), sampleNode(f)); b != 0 {
 			t.Errorf("%s: %d transactions although nothing changed", f, b)
 		}
-		want := wantedElements(sample(f), sampleNode(f))
+		want := WantedElements(sample(f), sampleNode(f))
 		if d := DiffElements(read(t, k, f).Elements, want); d.Len() != 0 {
 			t.Errorf("%s: kernel differs from what was wanted: %+v", f, d)
 		}
@@ -126,7 +126,7 @@ func TestNFTPrintsAndLoads(t *testing.T) {
 	cfgs = append(cfgs, beyondConfigs()...)
 	for _, cfg := range cfgs {
 		for _, f := range Families() {
-			program(t, k, f, cfg.in(f), sample(f), sampleNode(f))
+			program(t, k, f, inFamily(cfg, f), sample(f), sampleNode(f))
 		}
 		text := n.nft(t, "", "list", "ruleset")
 		n.nft(t, "", "flush", "ruleset")
@@ -136,17 +136,17 @@ func TestNFTPrintsAndLoads(t *testing.T) {
 		}
 		for _, f := range Families() {
 			c := read(t, k, f)
-			if d := DiffElements(c.Elements, wantedElements(sample(f), sampleNode(f))); d.Len() != 0 {
+			if d := DiffElements(c.Elements, WantedElements(sample(f), sampleNode(f))); d.Len() != 0 {
 				t.Errorf("config %+v: nft loaded other elements than it printed: %+v", cfg, d)
 			}
 			if !c.Programs[NewProgram(KindCluster, 3)] || !c.Programs[NewProgram(KindAffinity, 1)] || !c.Policies[NewProgram(KindExternal, 0)] {
 				t.Errorf("config %+v: nft loaded other programs than it printed: %v", cfg, c.Programs)
 			}
-			if got := snapshot(t, k, f).Config(); got != cfg.in(f) {
-				t.Errorf("config %+v: read as %+v from what nft wrote", cfg.in(f), got)
+			if got := snapshot(t, k, f).Config(); got != inFamily(cfg, f) {
+				t.Errorf("config %+v: read as %+v from what nft wrote", inFamily(cfg, f), got)
 			}
-			program(t, k, f, cfg.in(f), sample(f), sampleNode(f)) // what nft wrote is replaced by what we write
-			if d := DiffElements(read(t, k, f).Elements, wantedElements(sample(f), sampleNode(f))); d.Len() != 0 {
+			program(t, k, f, inFamily(cfg, f), sample(f), sampleNode(f)) // what nft wrote is replaced by what we write
+			if d := DiffElements(read(t, k, f).Elements, WantedElements(sample(f), sampleNode(f))); d.Len() != 0 {
 				t.Errorf("config %+v: after reload %+v", cfg, d)
 			}
 		}
@@ -182,7 +182,7 @@ func TestChangesOneByOne(t *testing.T) {
 		for _, s := range sample(f) {
 			commit(nil, s)
 			have = append(have, s)
-			if d := DiffElements(read(t, k, f).Elements, wantedElements(have, sampleNode(f))); d.Len() != 0 {
+			if d := DiffElements(read(t, k, f).Elements, WantedElements(have, sampleNode(f))); d.Len() != 0 {
 				t.Fatalf("%s after %s: %+v", f, s.Name, d)
 			}
 		}
@@ -209,72 +209,5 @@ func TestChangesOneByOne(t *testing.T) {
 		} else if _, ok := c.Sets["affinity-1"]; ok {
 			t.Errorf("%s: client map left", f)
 		}
-	}
-}
-
-// A refused transaction names the element at fault, in whatever place of the batch it is.
-func TestRefusedElementIsNamed(t *testing.T) {
-	for _, blind := range []bool{false, true} { // as Linux 5.17 and later, and before
-		testRefusedElement(t, blind)
-	}
-}
-
-func testRefusedElement(t *testing.T, blind bool) {
-	n := newNamespace(t)
-	k := n.open(t)
-	k.blind = blind
-	program(t, k, IPv4, Config{}, sample(IPv4), nil)
-	bad := Element{Set: Services, Key: string(appendFrontend(nil, TCP, &Frontend{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80})),
-		Data: string(appendClassID(nil, 42))}
-	good := bad
-	good.Key = string(appendFrontend(nil, TCP, &Frontend{Addr: netip.MustParseAddr("10.96.0.99"), Port: 80}))
-	b := &Batch{}
-	b.Change(IPv4, Change{Add: []Element{good, bad}})
-	err := k.Commit(b)
-	var op *OpError
-	if !errors.As(err, &op) || !errors.Is(err, unix.EEXIST) {
-		t.Fatalf("got %v, want an *OpError with EEXIST", err)
-	}
-	if op.Element == nil || *op.Element != bad {
-		t.Errorf("names %v of %s, want %v", op.Element, op.Op, bad)
-	}
-	b = &Batch{}
-	b.Change(IPv4, Change{Add: []Element{good}})
-	if err := k.Commit(b); err != nil {
-		t.Errorf("after a refused commit: %v", err)
-	}
-}
-
-func TestWatchReportsOthersOnly(t *testing.T) {
-	n := newNamespace(t)
-	k := n.open(t)
-	w, err := OpenWatch(int(n.fd))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer w.Close()
-	if err := w.Ignore(k.PortID()); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	seen := make(chan Family, 1000)
-	done := make(chan error, 1)
-	go func() { done <- w.Run(ctx, func(f Family) { seen <- f }) }()
-	program(t, k, IPv4, Config{}, sample(IPv4), nil)
-	program(t, k, IPv6, Config{}, sample(IPv6), nil)
-	// The kernel reports in order: what our own commits would have caused came before this.
-	n.nft(t, "", "add", "table", "ip", "other")
-	n.nft(t, "", "delete", "element", "ip6", "nftproxy", "cluster-ips", "{ fd00:10:96::1 }")
-	select {
-	case f := <-seen:
-		if f != IPv6 {
-			t.Errorf("first report is about %s, want ip6", f)
-		}
-	case <-time.After(5 * time.Second):
-		t.Error("no report")
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }

@@ -4,6 +4,7 @@
 package nft
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -89,7 +90,7 @@ func apply(t *testing.T, have map[Element]bool, c Change) {
 	}
 	for _, e := range c.Add {
 		for h := range have {
-			if h.SameKey(e) {
+			if h.sameKey(&e) {
 				t.Fatalf("adds %+v, but has %+v", e, h)
 			}
 		}
@@ -304,4 +305,74 @@ func TestEndpointIDs(t *testing.T) {
 			t.Fatalf("id of %s depends on its slot", shuffled[i])
 		}
 	}
+}
+
+// The first start of a node with many sticky Services.
+func TestNumberingIsLinear(t *testing.T) {
+	table := NewTable(&Content{Family: IPv4})
+	const n = 30000
+	var last [2]uint32
+	steps := 0
+	for i := range n {
+		s := &Service{Name: fmt.Sprintf("default/sticky-%d:http", i), Affinity: time.Hour}
+		before := table.free
+		table.Number(s)
+		steps += int(table.free - before)
+		last = s.AffinityIDs
+	}
+	if steps > 2*n {
+		t.Errorf("%d steps to number %d Services", steps, n)
+	}
+	if last != [2]uint32{59999, 60000} {
+		t.Errorf("last numbers %v", last)
+	}
+}
+
+// Who may write EndpointSlices can choose addresses of one hash.
+func TestEndpointIDsOfOneHash(t *testing.T) {
+	eps := sameHash()
+	ids := endpointIDs(ClusterView, eps)
+	taken := map[uint32]bool{}
+	for _, id := range ids {
+		if id == 0 || taken[id] {
+			t.Fatalf("id %d twice", id)
+		}
+		taken[id] = true
+	}
+}
+
+// sameHash finds endpoints whose FNV-1a hashes differ in the top bit at most, by meeting in the middle: three bytes from
+// the front, three from the back.
+func sameHash() []netip.AddrPort {
+	const basis, prime = 2166136261, 16777619
+	inverse := uint32(1) // of prime, modulo 2^32
+	for range 5 {
+		inverse *= 2 - prime*inverse
+	}
+	front := map[uint32][3]byte{} // by the upper 24 bits of the state behind them
+	for i := range uint32(1 << 21) {
+		b := [3]byte{byte(i >> 16), byte(i >> 8), byte(i)}
+		h := uint32(basis)
+		for _, c := range b {
+			h = (h ^ uint32(c)) * prime
+		}
+		front[h>>8] = b
+	}
+	var out []netip.AddrPort
+	for i := range uint32(1 << 17) {
+		lo, hi := byte(i), byte(i>>8)
+		h := uint32(0x1234567) | i>>16<<31
+		h = h*inverse ^ uint32(hi)
+		h = h*inverse ^ uint32(lo)
+		h *= inverse
+		if b, ok := front[h>>8]; ok {
+			var state uint32 = basis
+			for _, c := range b {
+				state = (state ^ uint32(c)) * prime
+			}
+			addr := netip.AddrFrom4([4]byte{b[0], b[1], b[2], byte(h ^ state)})
+			out = append(out, netip.AddrPortFrom(addr, uint16(hi)<<8|uint16(lo)))
+		}
+	}
+	return out
 }

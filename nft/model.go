@@ -7,12 +7,11 @@ package nft
 // must be assigned, and of the node's elements: for tests, and for whoever wants to know before.
 func Model(f Family, cfg Config, services []*Service, node []Element) *Snapshot {
 	s := &Snapshot{
-		Content: &Content{
-			Family: f, Exists: true, Chains: map[string]ChainContent{}, Sets: map[string]SetContent{},
-			Elements: wantedElements(services, node), Policies: map[Program]bool{}, Programs: map[Program]bool{}, Draws: map[Program]bool{},
-		},
-		Rules: map[string][]Rule{},
+		Content: NewContent(f),
+		Rules:   map[string][]Rule{},
+		Steady:  true,
 	}
+	s.Exists, s.Elements = true, wantedElements(services, node)
 	for _, spec := range staticSets() {
 		s.Sets[spec.name] = spec.content(f)
 	}
@@ -47,7 +46,7 @@ func Model(f Family, cfg Config, services []*Service, node []Element) *Snapshot 
 
 // content is the declaration as the kernel returns it.
 func (s *setSpec) content(f Family) SetContent {
-	c := SetContent{Flags: s.flags(), Size: s.size, Comment: s.comment}
+	c := SetContent{Flags: s.flags(), Size: s.size, Counting: s.counting, Comment: s.comment}
 	if s.dynamic && c.Size == 0 {
 		c.Size = dynsetSize
 	}

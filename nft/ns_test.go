@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package nft_test
 
 import (
 	"os"
@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netns"
+
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 // namespace is a network namespace of a test's own.
@@ -39,9 +41,9 @@ func newNamespace(t testing.TB) *namespace {
 	return n
 }
 
-func (n *namespace) open(t testing.TB) *Kernel {
+func (n *namespace) open(t testing.TB) *kernel.Conn {
 	t.Helper()
-	k, err := Open(int(n.fd))
+	k, err := kernel.Open(int(n.fd))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // ChunkSize is how many elements one transaction changes at most where the change can be split. The kernel takes
@@ -157,14 +155,10 @@ func (s *SetContent) matches(f Family, spec *setSpec) bool {
 	return s.DataType == dataType && (spec.data[0] == fieldVerdict || s.DataLen == dataLen)
 }
 
-// staticSets are the named sets and the verdict maps.
+// staticSets are the named sets and maps.
 func staticSets() []setSpec {
 	specs := setSpecs()
-	program, verdict := []field{fieldClassID}, []field{fieldVerdict}
-	return append(specs[:],
-		setSpec{name: policiesMap, key: program, data: verdict, comment: "policy to chain"},
-		setSpec{name: programsMap, key: program, data: verdict, comment: "program to chain"},
-		setSpec{name: drawsMap, key: program, data: verdict, comment: "draws of sticky views"})
+	return specs[:]
 }
 
 // build adds to a batch all that is missing of table, sets, chains and rules, and what the Services require but for the
@@ -191,9 +185,9 @@ func (t *Table) build(b *Batch, c *Content, cfg Config, want []*Service) {
 		t.draws[p] = true
 	}
 	b.fixChains(c, chains)
-	b.dispatchTo(t.Family, policiesMap, missing(policies(), c.Policies), false)
-	b.dispatchTo(t.Family, programsMap, missing(balancers, c.Programs), false)
-	b.dispatchTo(t.Family, drawsMap, missing(draws, c.Draws), false)
+	b.dispatchTo(t.Family, Policies, missing(policies(), c.Policies), false)
+	b.dispatchTo(t.Family, Programs, missing(balancers, c.Programs), false)
+	b.dispatchTo(t.Family, Draws, missing(draws, c.Draws), false)
 }
 
 // wantedBalancers are those that the Services need and those that are there: these may be needed again, and to
@@ -252,17 +246,6 @@ func sameHook(a, b *Hook) bool {
 	return *a == *b
 }
 
-// fingerprints are those that the chain's rules have once the kernel holds them.
-func fingerprints(f Family, c *Chain) []uint64 {
-	var scratch Batch
-	scratch.addRules(f, c)
-	var out []uint64
-	for _, m := range scratch.msgs {
-		out = append(out, rulePrint(attr(m.Data[4:], unix.NFTA_RULE_USERDATA)))
-	}
-	return out
-}
-
 // removeForeign deletes chains and sets of our table that this version has no use for: first what refers to
 // chains, maps of verdicts included, then, in another transaction, the chains (see Table.Release).
 func (t *Table) removeForeign(c *Content, cfg Config) []*Batch {
@@ -288,8 +271,8 @@ func (t *Table) removeForeign(c *Content, cfg Config) []*Batch {
 	unmap, remove := &Batch{}, &Batch{}
 	stale := func(p Program, _ bool) bool { return !known[p.Chain()] }
 	staleProgram := func(p Program, _ bool) bool { return !known[p.Chain()] || p.Kind().IsPolicy() } // policies of before
-	unmap.dispatchTo(t.Family, programsMap, filterKeys(c.Programs, staleProgram), true)
-	unmap.dispatchTo(t.Family, drawsMap, filterKeys(c.Draws, stale), true)
+	unmap.dispatchTo(t.Family, Programs, filterKeys(c.Programs, staleProgram), true)
+	unmap.dispatchTo(t.Family, Draws, filterKeys(c.Draws, stale), true)
 	chains := slices.DeleteFunc(slices.Sorted(maps.Keys(c.Chains)), func(n string) bool { return known[n] })
 	for _, name := range chains {
 		unmap.flushChain(t.Family, name)

@@ -102,9 +102,9 @@ func find(m string, fields ...load) []expr.Any {
 }
 
 // dispatch goes where the verdict map says for the priority.
-func dispatch(m string) []expr.Any {
+func dispatch(m SetID) []expr.Any {
 	return append(key([]load{priority()}),
-		&expr.Lookup{SourceRegister: reg0, DestRegister: verdictReg, IsDestRegSet: true, SetName: m})
+		&expr.Lookup{SourceRegister: reg0, DestRegister: verdictReg, IsDestRegSet: true, SetName: m.String()})
 }
 
 func immediate(v uint32) expr.Any {

@@ -54,6 +54,12 @@ const (
 	// Config.Connections.
 	Connections
 	NodePortConnections
+	// Policies, Programs and Draws are verdict maps. They hold one element per program and none per Service, because to add
+	// an element whose datum is a verdict makes the kernel validate the whole table. It then walks each of them once for
+	// every way that leads to it: therefore a policy does not go on to its program, but returns with it in the priority.
+	Policies // to jump to: they put the program of a view in the priority
+	Programs // to go to: all that end in DNAT
+	Draws    // to go to, for sticky chains, which are in Programs: the kernel refuses a cycle (EMLINK)
 	numSets
 )
 
@@ -92,6 +98,7 @@ func setSpecs() [numSets]setSpec {
 		endpoint = []field{fieldAddr, fieldPort}
 		program  = []field{fieldClassID}
 		addr     = []field{fieldAddr}
+		verdict  = []field{fieldVerdict}
 	)
 	return [numSets]setSpec{
 		Services:                {name: "services", key: vip, data: program, comment: "VIP to program"},
@@ -122,12 +129,15 @@ func setSpecs() [numSets]setSpec {
 		StickyDraws:             {name: "sticky-draws", key: program, data: program, comment: "sticky program to the draw of its endpoints"},
 		Connections:             {name: "connections", key: vip, counting: true, comment: "new connections to VIPs"},
 		NodePortConnections:     {name: "nodeport-connections", key: port, counting: true, comment: "new connections to NodePorts"},
+		Policies:                {name: "policies", key: program, data: verdict, comment: "policy to chain"},
+		Programs:                {name: "programs", key: program, data: verdict, comment: "program to chain"},
+		Draws:                   {name: "draws", key: program, data: verdict, comment: "draws of sticky views"},
 	}
 }
 
-// Sets lists all sets and maps.
+// Sets lists all sets and maps except the verdict maps.
 func Sets() []SetID {
-	out := make([]SetID, numSets)
+	out := make([]SetID, Policies)
 	for i := range out {
 		out[i] = SetID(i)
 	}
@@ -152,3 +162,6 @@ func (id SetID) concatenated() bool { return len(setSpecs()[id].key) > 1 }
 
 // String is the name that nft prints.
 func (id SetID) String() string { return setSpecs()[id].name }
+
+// IsVerdictMap reports whether the data of the map are verdicts.
+func (id SetID) IsVerdictMap() bool { return id >= Policies && id < numSets }

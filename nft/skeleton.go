@@ -58,15 +58,6 @@ const (
 	srcnat = 100  // NF_IP_PRI_NAT_SRC
 )
 
-// Verdict maps. They hold one element per program, and none per Service, because to add an element whose
-// datum is a verdict makes the kernel validate the whole table. Then it walks each of them once for every way that leads
-// to it: so a policy does not go on to what it chose, but comes back with it.
-const (
-	policiesMap = "policies" // to jump to: they leave the program of the view in the priority
-	programsMap = "programs" // all that end in DNAT
-	drawsMap    = "draws"    // for sticky chains, which are in programs: the kernel refuses a cycle (EMLINK)
-)
-
 // Skeleton returns the chains that every table has, callees before callers. It depends on nothing but its arguments.
 func Skeleton(f Family, c Config) []Chain {
 	l := lang{f}
@@ -86,8 +77,8 @@ func Skeleton(f Family, c Config) []Chain {
 	}
 	chains = append(chains,
 		Chain{Name: "run", Rules: []Rule{
-			{"a policy, which puts a program in its place", dispatch(policiesMap)},
-			{"what ends in DNAT", dispatch(programsMap)},
+			{"a policy, which puts a program in its place", dispatch(Policies)},
+			{"what ends in DNAT", dispatch(Programs)},
 		}},
 		Chain{Name: "services", Rules: l.services(c)},
 		Chain{Name: "source-ranges", Rules: l.sourceRanges()},

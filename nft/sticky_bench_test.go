@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package nft_test
 
 import (
 	"fmt"
@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	. "github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 // stickies is n Services of one sticky ClusterIP with k endpoints each.
@@ -41,7 +44,7 @@ func threadTime() time.Duration {
 // loaded is a table beside whose sticky Services changes are measured.
 type loaded struct {
 	b       *testing.B
-	k       *Kernel
+	k       *kernel.Conn
 	table   *Table
 	metrics map[string]float64 // of the load
 }

@@ -1,21 +1,24 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package nft_test
 
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables/expr"
+
+	. "github.com/nftproxy/nftproxy/nft"
 )
 
 // cost is what a transaction sends.
-type cost struct{ messages, elements int }
+type cost struct{ operations, elements int }
 
 // Law 2 for sticky Services: what a change sends does not depend on how many others there are, and but for a Service that
 // comes or goes it is elements only.
@@ -58,7 +61,7 @@ func TestStickyChangesCostTheChange(t *testing.T) {
 				t.Fatal(err)
 			}
 			table.Committed()
-			return cost{len(b.msgs), b.Elements()}
+			return cost{len(b.Ops), b.Elements()}
 		}
 		s, extra := services[n/2], services[n]
 		commit(s, grown(s)) // makes the draw of four
@@ -75,15 +78,15 @@ func TestStickyChangesCostTheChange(t *testing.T) {
 			t.Errorf("beside %d sticky Services:\n%s", n, d)
 		}
 		for what, most := range map[string]cost{
-			"replace": {4, 4}, // the endpoint's id in its slot, and the endpoint by its id: two maps, each less one and more one
-			"grow":    {4, 4}, // the same more, and another draw instead of one
-			"shrink":  {4, 4},
+			"replace": {2, 4}, // the endpoint's id in its slot, and the endpoint by its id: two maps, each less one and more one
+			"grow":    {2, 4}, // the same more, and another draw instead of one
+			"shrink":  {2, 4},
 		} {
 			if got[what] != most {
 				t.Errorf("%s: %+v, want %+v", what, got[what], most)
 			}
 		}
-		if d := DiffElements(read(t, k, IPv4).Elements, wantedElements(services[:n], nil)); d.Len() != 0 {
+		if d := DiffElements(read(t, k, IPv4).Elements, WantedElements(services[:n], nil)); d.Len() != 0 {
 			t.Errorf("ends with other elements: %+v", d)
 		}
 	}
@@ -117,7 +120,7 @@ func TestStickyRulesNameTheirClientsOnly(t *testing.T) {
 
 // The first load makes the views in parts, and nothing leads to one before all of them are there.
 func TestStickyViewsAreLoadedInParts(t *testing.T) {
-	const n = 2*viewsAtOnce + 1
+	const n = 2*ViewsAtOnce + 1
 	services := stickies(n, 2)
 	table := NewTable(&Content{Family: IPv4})
 	for _, s := range services {
@@ -126,15 +129,15 @@ func TestStickyViewsAreLoadedInParts(t *testing.T) {
 	made := 0
 	for i, b := range table.Reconcile(&Content{Family: IPv4}, Config{}, services, nil) {
 		maps := 0
-		for _, what := range b.what {
+		for _, op := range b.Ops {
 			switch {
-			case what.op == "add set" && IsAffinityMap(what.name):
+			case op.Kind == AddSet && IsAffinityMap(op.Name):
 				maps++
-			case what.op == "add elements of" && what.name == Services.String() && made < n:
+			case op.Kind == AddElements && slices.ContainsFunc(op.Elements, func(e Element) bool { return e.Set == Services }) && made < n:
 				t.Errorf("transaction %d leads to views of which %d of %d are made", i, made, n)
 			}
 		}
-		if made += maps; maps > viewsAtOnce {
+		if made += maps; maps > ViewsAtOnce {
 			t.Errorf("transaction %d makes %d views", i, maps)
 		}
 	}
@@ -177,8 +180,8 @@ func TestStickyViewsOfBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := snapshot(t, k, IPv4)
-		if len(now.Rules["affinity-1"]) == 8 /* 3 before */ && len(now.draws()) != 3 {
-			t.Errorf("after transaction %d the rules are new and the draws %v", i, now.draws())
+		if len(now.Rules["affinity-1"]) == 8 /* 3 before */ && len(StickyDrawsOf(now)) != 3 {
+			t.Errorf("after transaction %d the rules are new and the draws %v", i, StickyDrawsOf(now))
 		}
 	}
 	now := snapshot(t, k, IPv4)

@@ -74,13 +74,13 @@ func (t *Table) Discard() {
 func (t *Table) Require(b *Batch, s *Service) {
 	for _, p := range s.Balancers() {
 		if t.requireChain(b, t.balancers, p, BalancerChain) {
-			b.dispatchTo(t.Family, programsMap, []Program{p}, false)
+			b.dispatchTo(t.Family, Programs, []Program{p}, false)
 		}
 	}
 	for _, a := range s.Affinities() {
 		for _, p := range a.programs() {
 			if draw := a.draw(p); t.requireChain(b, t.draws, draw, DrawChain) {
-				b.dispatchTo(t.Family, drawsMap, []Program{draw}, false)
+				b.dispatchTo(t.Family, Draws, []Program{draw}, false)
 			}
 		}
 		t.requireAffinity(b, a)
@@ -117,7 +117,7 @@ func (t *Table) requireAffinity(b *Batch, a Affinity) {
 		spec := affinitySpec(a)
 		b.addSet(t.Family, &spec)
 		b.AddChains(t.Family, a.Chains(t.Family))
-		b.dispatchTo(t.Family, programsMap, a.programs(), false)
+		b.dispatchTo(t.Family, Programs, a.programs(), false)
 		return
 	}
 	t.replaceAffinity(b, was, a)
@@ -129,7 +129,7 @@ func (t *Table) replaceAffinity(b *Batch, was, a Affinity) {
 		chain := a.chain(lang{t.Family}, p)
 		if !slices.Contains(had, p) {
 			b.AddChains(t.Family, []Chain{chain})
-			b.dispatchTo(t.Family, programsMap, []Program{p}, false)
+			b.dispatchTo(t.Family, Programs, []Program{p}, false)
 			continue
 		}
 		b.flushChain(t.Family, chain.Name)
@@ -155,7 +155,7 @@ func (t *Table) Release(b *Batch, owners []string) {
 		}
 		a, known := t.affinities[id]
 		if known {
-			b.dispatchTo(t.Family, programsMap, a.programs(), true)
+			b.dispatchTo(t.Family, Programs, a.programs(), true)
 		}
 		t.pending = append(t.pending, func() {
 			delete(t.numbers, owner)

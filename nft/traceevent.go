@@ -6,9 +6,10 @@ package nft
 import (
 	"encoding/binary"
 	"net/netip"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nftproxy/nftproxy/internal/nl"
 )
 
 // TraceType says what a TraceEvent is about (enum nft_trace_types).
@@ -83,7 +84,7 @@ type TraceEvent struct {
 
 // Starts tells the message of the rule that has a packet traced because of a filter of ours.
 func (e *TraceEvent) Starts() bool {
-	return e.Type == TraceRule && e.Chain == traceChain && IsTraceTable(e.Table.Name)
+	return e.Type == TraceRule && e.Chain == TraceChain && IsTraceTable(e.Table.Name)
 }
 
 // TracePacket is what is known of a packet at a hook.
@@ -95,46 +96,44 @@ type TracePacket struct {
 	IIF, OIF uint32 // interface indexes, 0 for none
 }
 
-// decodeTrace decodes the body of NFT_MSG_TRACE, which begins with struct nfgenmsg; ok is false for what is none.
-func decodeTrace(b []byte) (e TraceEvent, ok bool) {
+// DecodeTrace decodes the body of NFT_MSG_TRACE, which begins with struct nfgenmsg; ok is false for what is none.
+func DecodeTrace(b []byte) (e TraceEvent, ok bool) {
 	if len(b) < 4 {
 		return e, false
 	}
 	e.Table.Family = b[0]
 	var network, transport []byte
 	var iif, oif, nfproto uint32
-	eachAttr(b[4:], func(typ uint16, v []byte) {
+	for typ, v := range nl.Attrs(b[4:]) {
 		switch typ {
 		case unix.NFTA_TRACE_TABLE:
-			e.Table.Name = text(v)
+			e.Table.Name = nl.Text(v)
 		case unix.NFTA_TRACE_CHAIN:
-			e.Chain = text(v)
+			e.Chain = nl.Text(v)
 		case unix.NFTA_TRACE_RULE_HANDLE:
-			if len(v) == 8 {
-				e.Handle = binary.BigEndian.Uint64(v)
-			}
+			e.Handle = nl.Net(v)
 		case unix.NFTA_TRACE_TYPE:
-			e.Type = TraceType(be32(v))
+			e.Type = TraceType(nl.Net(v))
 		case unix.NFTA_TRACE_VERDICT:
-			e.Verdict, e.Target = int32(be32(attr(v, unix.NFTA_VERDICT_CODE))), text(attr(v, unix.NFTA_VERDICT_CHAIN))
+			e.Verdict, e.Target = int32(nl.Net(nl.Find(v, unix.NFTA_VERDICT_CODE))), nl.Text(nl.Find(v, unix.NFTA_VERDICT_CHAIN))
 		case unix.NFTA_TRACE_POLICY:
-			e.Verdict = int32(be32(v))
+			e.Verdict = int32(nl.Net(v))
 		case unix.NFTA_TRACE_ID:
-			e.ID = be32(v)
+			e.ID = uint32(nl.Net(v))
 		case unix.NFTA_TRACE_MARK:
-			e.Mark = be32(v)
+			e.Mark = uint32(nl.Net(v))
 		case unix.NFTA_TRACE_NFPROTO:
-			nfproto = be32(v)
+			nfproto = uint32(nl.Net(v))
 		case unix.NFTA_TRACE_IIF:
-			iif = be32(v)
+			iif = uint32(nl.Net(v))
 		case unix.NFTA_TRACE_OIF:
-			oif = be32(v)
+			oif = uint32(nl.Net(v))
 		case unix.NFTA_TRACE_NETWORK_HEADER:
 			network = v
 		case unix.NFTA_TRACE_TRANSPORT_HEADER:
 			transport = v
 		}
-	})
+	}
 	if e.Type == TraceRule && e.Handle == 0 {
 		e.Type = TraceReturn // newer kernels tell the end of a chain as a rule without handle
 	}
@@ -143,16 +142,6 @@ func decodeTrace(b []byte) (e TraceEvent, ok bool) {
 		e.Packet.IIF, e.Packet.OIF = iif, oif
 	}
 	return e, e.Table.Name != "" && e.Chain != "" && e.Type != 0
-}
-
-// text is a string attribute, be32 a number; of an attribute that is too short they are empty and 0.
-func text(v []byte) string { return strings.TrimRight(string(v), "\x00") }
-
-func be32(v []byte) uint32 {
-	if len(v) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(v)
 }
 
 // decodePacket reads the headers: of IPv6 with extension headers the protocol remains unknown, and with it the ports.
@@ -181,4 +170,12 @@ func decodePacket(nfproto uint32, network, transport []byte) *TracePacket {
 	}
 	p.Src, p.Dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
 	return p
+}
+
+// TracedRule is what a reader of traces needs to know about a rule of any table.
+type TracedRule struct {
+	Handle  uint64
+	Comment string
+	// Rejects means that the rule answers what it drops, Masquerades that it chooses the source.
+	Rejects, Masquerades bool
 }

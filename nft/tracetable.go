@@ -5,14 +5,11 @@ package nft
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/google/nftables/expr"
-	"github.com/google/nftables/userdata"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -60,12 +57,16 @@ const (
 
 // Names of the chain that switches tracing on, and of the sets.
 const (
-	traceChain   = "watch"
+	TraceChain   = "watch"
 	traceUntil   = "until"
 	traceVIPs    = "vips"
 	tracePorts   = "ports"
 	traceComment = "nftproxy trace: goes with the process that made it"
 )
+
+// TableOwner is NFT_TABLE_F_OWNER (Linux 5.12): only the socket that made the table may change it, and the kernel removes
+// the table when the socket closes.
+const TableOwner = 2
 
 // tracing builds the transaction that switches tracing on for one family.
 type tracing struct {
@@ -75,9 +76,8 @@ type tracing struct {
 	batch  *Batch
 }
 
-// traceBatch returns the transaction for filters, one of a family at most. A table with the flag tableOwner is removed by
-// the kernel when the socket that made it closes.
-func traceBatch(table string, flags uint32, filters []TraceFilter) *Batch {
+// TraceTables returns the transaction that makes the tracing tables for filters, of which there is at most one per family.
+func TraceTables(table string, flags uint32, filters []TraceFilter) *Batch {
 	b := &Batch{}
 	for i := range filters {
 		t := &tracing{lang{filters[i].Family}, table, &filters[i], b}
@@ -86,14 +86,16 @@ func traceBatch(table string, flags uint32, filters []TraceFilter) *Batch {
 	return b
 }
 
+func (t *tracing) add(o Op) {
+	o.Family, o.Table = t.f, t.table
+	t.batch.Add(o)
+}
+
 func (t *tracing) make(flags uint32) {
-	w := nfgenmsg(t.f)
-	w.name(unix.NFTA_TABLE_NAME, t.table)
-	w.u32(unix.NFTA_TABLE_FLAGS, flags)
-	t.add(unix.NFT_MSG_NEWTABLE, netlink.Create|netlink.Excl, w, "add table")
+	t.add(Op{Kind: AddTable, Flags: flags})
 	t.sets()
-	t.chain(traceChain, nil)
-	t.rule(traceChain, t.watch())
+	t.chain(TraceChain, nil)
+	t.rule(TraceChain, t.watch())
 	hooks := []struct {
 		name string
 		hook uint32
@@ -123,7 +125,7 @@ func (t *tracing) attach(name string, hook uint32) {
 		t.chain(name+c.suffix, &Hook{"filter", hook, c.priority})
 		for _, first := range c.first {
 			for _, to := range t.destinations() {
-				t.rule(name+c.suffix, all(t.way(hook), first, t.source(), to, one(jump(traceChain))))
+				t.rule(name+c.suffix, all(t.way(hook), first, t.source(), to, one(jump(TraceChain))))
 			}
 		}
 	}
@@ -245,109 +247,37 @@ func (t *tracing) elements() (vips, ports []string) {
 	return vips, ports
 }
 
-// nfproto is nft's number of the type nf_proto, one byte long.
-const nfproto = 2
-
 func (t *tracing) sets() {
-	w := t.set(traceUntil, 1)
-	w.u32(unix.NFTA_SET_FLAGS, unix.NFT_SET_TIMEOUT)
-	w.u32(unix.NFTA_SET_KEY_TYPE, nfproto)
-	w.u32(unix.NFTA_SET_KEY_LEN, 1)
-	t.add(unix.NFT_MSG_NEWSET, netlink.Create, w, "add set")
-	t.fill(traceUntil, []string{string([]byte{byte(t.f)})}, t.filter.Lifetime)
+	until := SetContent{Flags: unix.NFT_SET_TIMEOUT, KeyType: nfProtoType, KeyLen: 1, Timeout: t.filter.Lifetime}
+	t.set(traceUntil, until, []string{string([]byte{byte(t.f)})})
 	vips, ports := t.elements()
-	for i, s := range []struct {
-		setSpec
-		keys []string
-	}{
-		{setSpec{name: traceVIPs, key: []field{fieldAddr, fieldProto, fieldPort}}, vips},
-		{setSpec{name: tracePorts, key: []field{fieldProto, fieldPort}}, ports},
-	} {
-		if len(s.keys) == 0 {
-			continue
-		}
-		magic, n := concat(t.f, s.key)
-		w := t.set(s.name, uint32(i+2))
-		w.u32(unix.NFTA_SET_FLAGS, s.flags())
-		w.u32(unix.NFTA_SET_KEY_TYPE, magic)
-		w.u32(unix.NFTA_SET_KEY_LEN, n)
-		appendSetDesc(&w, t.f, &s.setSpec)
-		t.add(unix.NFT_MSG_NEWSET, netlink.Create, w, "add set")
-		t.fill(s.name, s.keys, 0)
-	}
+	vip := setSpec{key: []field{fieldAddr, fieldProto, fieldPort}}
+	port := setSpec{key: []field{fieldProto, fieldPort}}
+	t.set(traceVIPs, vip.content(t.f), vips)
+	t.set(tracePorts, port.content(t.f), ports)
 }
 
-func (t *tracing) set(name string, id uint32) wire {
-	w := nfgenmsg(t.f)
-	w.name(unix.NFTA_SET_TABLE, t.table)
-	w.name(unix.NFTA_SET_NAME, name)
-	w.u32(unix.NFTA_SET_ID, id)
-	return w
-}
-
-// traceElements bounds the elements of one message: each takes less than 48 bytes, and the list's length has 16 bits.
-const traceElements = 1024
-
-func (t *tracing) fill(set string, keys []string, timeout time.Duration) {
-	for len(keys) > 0 {
-		n := min(len(keys), traceElements)
-		w := nfgenmsg(t.f)
-		w.name(unix.NFTA_SET_ELEM_LIST_TABLE, t.table)
-		w.name(unix.NFTA_SET_ELEM_LIST_SET, set)
-		list := w.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-		for _, k := range keys[:n] {
-			elem := w.open(unix.NFTA_LIST_ELEM)
-			w.datum(unix.NFTA_SET_ELEM_KEY, k)
-			if timeout > 0 { // in milliseconds
-				w.bytes(unix.NFTA_SET_ELEM_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(timeout.Milliseconds())))
-			}
-			w.close(elem)
-		}
-		w.close(list)
-		t.add(unix.NFT_MSG_NEWSETELEM, netlink.Create, w, "add elements of")
-		keys = keys[n:]
+// set makes a set with elements, if there are any.
+func (t *tracing) set(name string, decl SetContent, keys []string) {
+	if len(keys) == 0 {
+		return
 	}
+	t.add(Op{Kind: AddSet, Name: name, Set: decl})
+	elements := Op{Kind: AddElements, Name: name}
+	for _, k := range keys {
+		elements.Elements = append(elements.Elements, Element{Key: k})
+	}
+	t.add(elements)
 }
 
 func (t *tracing) chain(name string, hook *Hook) {
-	w := nfgenmsg(t.f)
-	w.name(unix.NFTA_CHAIN_TABLE, t.table)
-	w.name(unix.NFTA_CHAIN_NAME, name)
-	if hook != nil {
-		appendHook(&w, hook)
-	}
-	t.add(unix.NFT_MSG_NEWCHAIN, netlink.Create, w, "add chain")
-}
-
-// appendHook attaches a chain whose policy is accept.
-func appendHook(w *wire, h *Hook) {
-	hook := w.open(unix.NFTA_CHAIN_HOOK)
-	w.u32(unix.NFTA_HOOK_HOOKNUM, h.Num)
-	w.u32(unix.NFTA_HOOK_PRIORITY, uint32(h.Priority))
-	w.close(hook)
-	w.u32(unix.NFTA_CHAIN_POLICY, accept)
-	w.name(unix.NFTA_CHAIN_TYPE, h.Type)
+	t.add(Op{Kind: AddChain, Name: name, Chain: &Chain{Name: name, Hook: hook}})
 }
 
 func (t *tracing) rule(chain string, exprs []expr.Any) {
-	w := nfgenmsg(t.f)
-	w.name(unix.NFTA_RULE_TABLE, t.table)
-	w.name(unix.NFTA_RULE_CHAIN, chain)
-	list := w.open(unix.NFTA_RULE_EXPRESSIONS)
-	for _, e := range exprs {
-		b, err := expr.Marshal(byte(t.f), e)
-		if err != nil && t.batch.err == nil {
-			t.batch.err = fmt.Errorf("rule of chain %s, expression %T: %w", chain, e, err)
-		}
-		w.bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b)
+	r := Rule{Exprs: exprs}
+	if chain == TraceChain {
+		r.Comment = traceComment
 	}
-	w.close(list)
-	if chain == traceChain {
-		w.bytes(unix.NFTA_RULE_USERDATA, userdata.AppendString(nil, userdata.TypeComment, traceComment))
-	}
-	t.add(unix.NFT_MSG_NEWRULE, netlink.Create|netlink.Append, w, "add rule to")
-}
-
-func (t *tracing) add(typ uint16, flags netlink.HeaderFlags, w wire, op string) {
-	t.batch.add(typ, flags, w, subject{family: t.f, op: op, name: t.table})
+	t.add(Op{Kind: AddRules, Name: chain, Chain: &Chain{Name: chain, Rules: []Rule{r}}})
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
 )
 
@@ -21,14 +22,14 @@ import (
 func (p *Proxier) Connections(fn func(metrics.Connected)) {
 	p.counting.Lock()
 	defer p.counting.Unlock()
-	kernel, err := nft.Open(p.opt.NetNS)
+	conn, err := kernel.Open(p.opt.NetNS)
 	if err != nil {
 		klog.V(2).InfoS("Connections to Services could not be read", "err", err)
 		return
 	}
-	defer kernel.Close()
+	defer conn.Close()
 	for _, f := range p.families {
-		read, err := kernel.Connected(f)
+		read, err := conn.ConnectionCounters(f)
 		if err != nil {
 			klog.V(2).InfoS("Connections to Services could not be read", "family", f, "err", err)
 			continue
@@ -40,7 +41,7 @@ func (p *Proxier) Connections(fn func(metrics.Connected)) {
 }
 
 // connected takes a name apart: "namespace/name:port", or without ":port".
-func connected(f nft.Family, c *nft.Connected) metrics.Connected {
+func connected(f nft.Family, c *kernel.ConnectionCounter) metrics.Connected {
 	out := metrics.Connected{Family: ipFamily(f), Protocol: strings.ToUpper(c.Proto.String()), Packets: c.Packets,
 		Address: ":" + strconv.Itoa(int(c.Port))}
 	if c.Addr.IsValid() {

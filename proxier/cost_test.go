@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/kube"
@@ -22,9 +23,13 @@ import (
 // scale counts what would be written to a kernel that starts empty.
 type scale struct{ elements, transactions int }
 
-func (k *scale) Commit(b *nft.Batch) error {
-	k.transactions++
-	k.elements += b.Elements()
+func (k *scale) CommitAll(batches []*nft.Batch, _ func(kernel.Committed)) error {
+	for _, b := range batches {
+		if !b.Empty() {
+			k.transactions++
+			k.elements += b.Elements()
+		}
+	}
 	return nil
 }
 

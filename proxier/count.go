@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
 )
 
@@ -71,11 +72,11 @@ const sampleEvery = 30 * time.Second
 // watchAffinity counts the clients of sticky Services until ctx ends. It has a socket of its own, so that no commit
 // waits for it.
 func (p *Proxier) watchAffinity(ctx context.Context) error {
-	kernel, err := nft.Open(p.opt.NetNS)
+	conn, err := kernel.Open(p.opt.NetNS)
 	if err != nil {
 		return err
 	}
-	defer kernel.Close()
+	defer conn.Close()
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
@@ -85,31 +86,27 @@ func (p *Proxier) watchAffinity(ctx context.Context) error {
 		case <-tick.C:
 		}
 		for _, f := range p.families {
-			p.sampleAffinity(ctx, kernel, f)
+			p.sampleAffinity(ctx, conn, f)
 		}
 	}
 }
 
 // sampleAffinity counts the clients of one family.
-func (p *Proxier) sampleAffinity(ctx context.Context, kernel *nft.Kernel, f nft.Family) {
-	sets, err := kernel.Sets(f)
-	if err != nil {
+func (p *Proxier) sampleAffinity(ctx context.Context, conn *kernel.Conn, f nft.Family) {
+	counts, complete, err := conn.AffinityCounts(f)
+	if err != nil || !complete {
 		klog.FromContext(ctx).V(4).Info("Sticky clients could not be counted", "family", f, "err", err)
 		return
 	}
 	total, fullest := 0, 0.0
 	m := p.opt.Metrics.Family(ipFamily(f))
-	for name, set := range sets {
-		if !nft.IsAffinityMap(name) || set.Size == 0 {
+	for _, a := range counts {
+		if a.Size == 0 {
 			continue
 		}
-		clients := 0
-		if err := kernel.Elements(f, name, func(_, _ []byte) { clients++ }); err != nil {
-			continue // it went since
-		}
-		total += clients
-		fullest = max(fullest, float64(clients)/float64(set.Size))
-		if clients >= int(set.Size) {
+		total += a.Clients
+		fullest = max(fullest, float64(a.Clients)/float64(a.Size))
+		if a.Clients >= a.Size {
 			m.AffinityFull()
 		}
 	}

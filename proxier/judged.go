@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
 )
 
@@ -16,7 +17,7 @@ import (
 // them, they count from 0. What such a rule counted since it was last read is not known.
 type tallies struct {
 	mu   sync.Mutex
-	last map[judgeKey]nft.Judged // as last read
+	last map[judgeKey]nft.DropCounter // as last read
 	sum  map[judgeKey]uint64     // of rules that are gone
 }
 
@@ -27,7 +28,7 @@ type judgeKey struct {
 }
 
 // add takes what was read of one family.
-func (t *tallies) add(f nft.Family, read []nft.Judged) {
+func (t *tallies) add(f nft.Family, read []nft.DropCounter) {
 	for _, r := range read {
 		key := judgeKey{f, r.Rule}
 		if was := t.last[key]; was.Handle != r.Handle || r.Packets < was.Packets {
@@ -38,9 +39,9 @@ func (t *tallies) add(f nft.Family, read []nft.Judged) {
 }
 
 // total adds up a reason's rules of one family.
-func (t *tallies) total(f nft.Family, reason nft.Reason) (n uint64) {
+func (t *tallies) total(f nft.Family, reason nft.DropReason) (n uint64) {
 	for key, r := range t.last {
-		if key.family == f && r.Reason == reason {
+		if key.family == f && r.DropReason == reason {
 			n += r.Packets + t.sum[key]
 		}
 	}
@@ -58,7 +59,7 @@ func (p *Proxier) Judged() []metrics.DropCounter {
 	}
 	var out []metrics.DropCounter
 	for _, f := range p.families {
-		for _, r := range nft.Reasons() {
+		for _, r := range nft.DropReasons() {
 			out = append(out, metrics.DropCounter{Family: ipFamily(f), Refused: r.Refused, Reason: r.Name, Packets: p.tallies.total(f, r)})
 		}
 	}
@@ -67,13 +68,13 @@ func (p *Proxier) Judged() []metrics.DropCounter {
 
 // readJudged reads the counters of all families, with a socket of its own, so that no commit waits for it.
 func (p *Proxier) readJudged() error {
-	kernel, err := nft.Open(p.opt.NetNS)
+	conn, err := kernel.Open(p.opt.NetNS)
 	if err != nil {
 		return err
 	}
-	defer kernel.Close()
+	defer conn.Close()
 	for _, f := range p.families {
-		read, err := kernel.Judged(f)
+		read, err := conn.DropCounters(f)
 		if err != nil {
 			return err
 		}

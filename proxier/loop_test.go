@@ -25,6 +25,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/kube"
@@ -47,7 +48,7 @@ type rig struct {
 
 // faulty is the kernel's side with faults on demand, which both connections share.
 type faulty struct {
-	*nft.Kernel
+	*kernel.Conn
 	*faults
 }
 
@@ -59,18 +60,30 @@ type faults struct {
 	written atomic.Int64 // elements
 }
 
-func (k *faulty) Commit(b *nft.Batch) error {
+func (k *faulty) CommitAll(batches []*nft.Batch, _ func(kernel.Committed)) error {
+	for _, b := range batches {
+		if b.Empty() {
+			continue
+		}
+		if err := k.commitOne(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *faulty) commitOne(b *nft.Batch) error {
 	k.commits.Add(1)
 	k.written.Add(int64(b.Elements()))
 	if name := k.refuse.Load(); name != nil {
 		if e := b.Find(func(e nft.Element) bool { return e.Comment == *name }); e != nil {
-			return &nft.OpError{Op: "add elements", Family: b.Family(), Element: e, Errno: syscall.EINVAL}
+			return &kernel.OpError{Op: "add elements", Family: b.Family(), Element: e, Errno: syscall.EINVAL}
 		}
 	}
 	if k.fail.Load() {
 		return syscall.ENOMEM
 	}
-	err := k.Kernel.Commit(b)
+	err := k.Conn.Commit(b)
 	if err == nil && k.lie.Load() {
 		return errors.New("no reply")
 	}
@@ -111,10 +124,10 @@ func (r *rig) Event(o kube.Ref, _, reason, message string) {
 // start runs a new Proxier in the rig's namespace.
 func (r *rig) start() {
 	r.t.Helper()
-	var kernels [2]*nft.Kernel
+	var kernels [2]*kernel.Conn
 	var err error
 	for i := range kernels {
-		if kernels[i], err = nft.Open(int(r.ns)); err != nil {
+		if kernels[i], err = kernel.Open(int(r.ns)); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -132,7 +145,7 @@ func (r *rig) start() {
 	if r.flows != nil {
 		r.opt.Flows = r.flows
 	}
-	r.watch, err = nft.OpenWatch(int(r.ns))
+	r.watch, err = kernel.OpenWatch(int(r.ns))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -181,7 +194,7 @@ func (r *rig) within(limit time.Duration, what string, ok func() bool) {
 // content reads the tables with a socket of its own.
 func (r *rig) content(f nft.Family) *nft.Content {
 	r.t.Helper()
-	k, err := nft.Open(int(r.ns))
+	k, err := kernel.Open(int(r.ns))
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/kube"
@@ -50,10 +51,10 @@ type Recorder interface {
 	Event(object kube.Ref, uid string, reason, message string)
 }
 
-// dataplane is the kernel's side: nft.Kernel, or one that fails on purpose in a test.
+// dataplane is the kernel's side: kernel.Conn, or one that fails on purpose in a test.
 type dataplane interface {
 	Read(nft.Family) (*nft.Content, error)
-	Commit(*nft.Batch) error
+	CommitAll([]*nft.Batch, func(kernel.Committed)) error
 	PortID() uint32
 }
 
@@ -79,7 +80,7 @@ type Proxier struct {
 	kernel dataplane
 	// second is another connection, so that both families can be compared with the kernel at once; nil is none.
 	second  dataplane
-	watch   *nft.Watch
+	watch   *kernel.Watch
 	around  surroundings
 	index   *services.Index
 	entries map[kube.Name]*entry // committed
@@ -138,7 +139,7 @@ func New(opt Options) *Proxier {
 		tables:   map[nft.Family]*table{},
 		healths:  health.Services{},
 		formerly: map[nft.Family][]ctsync.Change{},
-		tallies:  tallies{last: map[judgeKey]nft.Judged{}, sum: map[judgeKey]uint64{}},
+		tallies:  tallies{last: map[judgeKey]nft.DropCounter{}, sum: map[judgeKey]uint64{}},
 		noLocal:  map[nft.Family]*noLocal{nft.IPv4: {}, nft.IPv6: {}},
 	}
 	if p.families = opt.Families; len(p.families) == 0 {
@@ -167,21 +168,21 @@ func (p *Proxier) kick() {
 // Run works until ctx ends, and returns nil then; the tables stay as they are. It returns an error when the
 // kernel cannot be reached at all. It needs CAP_NET_ADMIN.
 func (p *Proxier) Run(ctx context.Context) error {
-	kernel, err := nft.Open(p.opt.NetNS)
+	first, err := kernel.Open(p.opt.NetNS)
 	if err != nil {
 		return err
 	}
-	defer kernel.Close()
-	second, err := nft.Open(p.opt.NetNS)
+	defer first.Close()
+	second, err := kernel.Open(p.opt.NetNS)
 	if err != nil {
 		return err
 	}
 	defer second.Close()
-	if p.watch, err = nft.OpenWatch(p.opt.NetNS); err != nil {
+	if p.watch, err = kernel.OpenWatch(p.opt.NetNS); err != nil {
 		return err
 	}
 	defer p.watch.Close()
-	return p.runOn(ctx, kernel, second)
+	return p.runOn(ctx, first, second)
 }
 
 // runOn is Run with the connections given. It ends when the loop or one of the watchers does.
@@ -373,7 +374,7 @@ func ipFamily(f nft.Family) v1.IPFamily {
 
 // countFailure counts a failed sync in the family that it is about, or in both.
 func (p *Proxier) countFailure(err error) {
-	var op *nft.OpError
+	var op *kernel.OpError
 	for _, f := range p.families {
 		if !errors.As(err, &op) || op.Family == f {
 			p.opt.Metrics.Family(ipFamily(f)).SyncFailed()
@@ -403,46 +404,16 @@ func (p *Proxier) ignoreOurs() error {
 	return nil
 }
 
-// commit carries out one transaction on the connection given.
-func (p *Proxier) commit(kernel dataplane, b *nft.Batch, f nft.Family) error {
-	if b.Empty() {
-		return nil
-	}
-	b.Encode()
-	start := time.Now()
+// commitAll carries out transactions one after the other, and removes from the list those that are done.
+func (p *Proxier) commitAll(conn dataplane, batches []*nft.Batch, f nft.Family) error {
 	err := p.ignoreOurs()
 	if err == nil {
-		err = errors.Join(kernel.Commit(b), p.ignoreOurs())
+		err = errors.Join(conn.CommitAll(batches, func(c kernel.Committed) {
+			p.opt.Metrics.Family(ipFamily(f)).Transaction(c.Took, c.Elements, c.Bytes)
+		}), p.ignoreOurs())
 	}
 	if err != nil {
-		return fmt.Errorf("commit %d elements: %w", b.Elements(), err)
-	}
-	p.opt.Metrics.Family(ipFamily(f)).Transaction(time.Since(start), b.Elements(), b.Size())
-	return nil
-}
-
-// commitAll carries out transactions one after the other. While the kernel is busy with one, the next is encoded. Those that
-// are done are taken out of the list, so that their memory can be reused.
-func (p *Proxier) commitAll(kernel dataplane, batches []*nft.Batch, f nft.Family) error {
-	stop := make(chan struct{})
-	defer close(stop)
-	encoded := make(chan *nft.Batch)
-	go func() {
-		defer close(encoded)
-		for i, b := range batches {
-			batches[i] = nil
-			b.Encode()
-			select {
-			case encoded <- b:
-			case <-stop:
-				return
-			}
-		}
-	}()
-	for b := range encoded {
-		if err := p.commit(kernel, b, f); err != nil {
-			return err
-		}
+		return fmt.Errorf("commit to table %s %s: %w", f, nft.TableName, err)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
 	"github.com/nftproxy/nftproxy/proxier/services"
 )
@@ -162,7 +163,7 @@ func (d drift) count(m *metrics.Family) {
 // culprit returns the update that a refused transaction is about; nil if there is no error, or it is about
 // none in particular.
 func (p *Proxier) culprit(err error, updates []*update) *update {
-	var op *nft.OpError
+	var op *kernel.OpError
 	if !errors.As(err, &op) || op.Element == nil {
 		return nil
 	}

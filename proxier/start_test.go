@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/kube"
@@ -81,8 +81,8 @@ func BenchmarkStart(b *testing.B) {
 		for i := range size[0] {
 			cluster = append(cluster, mixed(i, size[1]))
 		}
-		real := func() *nft.Kernel {
-			kernel, err := nft.Open(int(newNS(b)))
+		real := func() *kernel.Conn {
+			kernel, err := kernel.Open(int(newNS(b)))
 			if err != nil {
 				b.Fatal(err)
 			}

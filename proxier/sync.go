@@ -281,7 +281,7 @@ func (p *Proxier) carryOutAtOnce(t *transaction) error {
 		b.Change(part.family, part.change)
 		part.table.Release(b, part.release)
 	}
-	return p.commit(p.kernel, b, nft.IPv4)
+	return p.commitAll(p.kernel, []*nft.Batch{b}, nft.IPv4)
 }
 
 // finish remembers what was committed, and tells everybody.
@@ -333,7 +333,7 @@ func (p *Proxier) sweep(ctx context.Context) {
 		if !p.tables[f].Sweep(b) {
 			continue
 		}
-		if err := p.commit(p.kernel, b, f); err != nil {
+		if err := p.commitAll(p.kernel, []*nft.Batch{b}, f); err != nil {
 			p.tables[f].Discard()
 			p.opt.Metrics.Family(ipFamily(f)).CleanupFailed()
 			klog.FromContext(ctx).V(2).Info("Unused chains could not be deleted yet", "family", f, "err", err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/routing"
 )
 
@@ -53,18 +53,18 @@ func cleanup(ctx context.Context) error { return removeAll(ctx, os.Stdout, true)
 
 // removeAll removes what was made and tells what that was.
 func removeAll(ctx context.Context, out io.Writer, kubeProxy bool) error {
-	kernel, err := nft.Open(0)
+	conn, err := kernel.Open(0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = kernel.Close() }()
-	ours, err := kernel.RemoveTables()
+	defer func() { _ = conn.Close() }()
+	ours, err := conn.RemoveTables()
 	if err != nil {
 		return permission(fmt.Errorf("remove our tables: %w", err))
 	}
 	report := newRemoval(out)
 	report.removed(ours)
-	traces, err := kernel.RemoveTraces()
+	traces, err := conn.RemoveTraces()
 	report.removed(traces)
 	if err != nil {
 		return permission(fmt.Errorf("remove what a trace left: %w", err))
@@ -80,7 +80,7 @@ func removeAll(ctx context.Context, out io.Writer, kubeProxy bool) error {
 		return permission(fmt.Errorf("remove our routing: %w", err))
 	}
 	if kubeProxy {
-		theirs, err := kernel.RemoveKubeProxy()
+		theirs, err := conn.RemoveKubeProxy()
 		report.removed(theirs)
 		if err != nil {
 			return permission(err)
@@ -111,7 +111,7 @@ func (r *removal) count(n int, what string) {
 	}
 }
 
-func (r *removal) removed(what nft.Removed) {
+func (r *removal) removed(what kernel.Removed) {
 	for _, t := range what.Tables {
 		r.line("removed table %s", t)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 // completeFlags lets the shell complete the values of -o and --service.
@@ -64,14 +65,14 @@ func completePacket(_ *cobra.Command, args []string, begun string) ([]string, co
 
 // eachNamed shows the frontends in the kernel's tables with their Service ports.
 func eachNamed(show func(d nft.Decoded, name string)) error {
-	kernel, err := nft.Open(0)
+	conn, err := kernel.Open(0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = kernel.Close() }()
+	defer func() { _ = conn.Close() }()
 	for _, f := range nft.Families() {
 		decoder := nft.NewDecoder(f)
-		if err := kernel.Named(f, func(e nft.Element) {
+		if err := conn.Commented(f, func(e nft.Element) {
 			if d, ok := decoder.Decode(&e); ok {
 				show(d, e.Comment)
 			}

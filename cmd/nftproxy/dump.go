@@ -22,6 +22,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/inspect"
@@ -127,14 +128,14 @@ func (d *dumper) form(ctx context.Context) (func(io.Writer, *inspect.Dump) error
 // dump prints the kernel's tables.
 func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, *inspect.Dump) error) error {
 	doc := &inspect.Dump{APIVersion: inspect.APIVersion, Kind: inspect.Kind, Stamp: newStamp(d.flags)}
-	kernel, err := nft.Open(0)
+	conn, err := kernel.Open(0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = kernel.Close() }()
+	defer func() { _ = conn.Close() }()
 	wrong := false
 	for _, f := range nft.Families() {
-		table, ports, err := collect(kernel, f)
+		table, ports, err := collect(conn, f)
 		if err != nil {
 			return err
 		}
@@ -166,22 +167,22 @@ func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, 
 }
 
 // collect reads one family's table and the numbers of its remembered clients.
-func collect(kernel *nft.Kernel, f nft.Family) (inspect.Table, []inspect.ServicePort, error) {
-	s, steady, err := kernel.Glimpse(f)
+func collect(conn *kernel.Conn, f nft.Family) (inspect.Table, []inspect.ServicePort, error) {
+	s, err := conn.Snapshot(f)
 	if err != nil {
 		return inspect.Table{}, nil, err
 	}
 	clients := map[uint32]int{}
 	for _, a := range s.Affinities() {
 		n := 0
-		err := kernel.Elements(f, nft.AffinityMap(a.ID), func(_, _ []byte) { n++ })
+		err := conn.Elements(f, nft.AffinityMap(a.ID), func(_, _ []byte) { n++ })
 		if err != nil && !errors.Is(err, syscall.ENOENT) { // its Service may have gone since
 			return inspect.Table{}, nil, fmt.Errorf("clients of %s: %w", a.Owner, err)
 		}
 		clients[a.ID] = n
 	}
 	table, ports := inspect.Collect(s, clients)
-	table.Unsteady = !steady
+	table.Unsteady = !s.Steady
 	return table, ports, nil
 }
 
@@ -344,12 +345,12 @@ func (d *dumper) diff(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer source.stop()
-	kernel, err := nft.Open(0)
+	conn, err := kernel.Open(0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = kernel.Close() }()
-	drift, err := compare(kernel, source)
+	defer func() { _ = conn.Close() }()
+	drift, err := compare(conn, source)
 	for i := 1; i < looks && err == nil && drift.Drifted; i++ {
 		select {
 		case <-ctx.Done():
@@ -357,7 +358,7 @@ func (d *dumper) diff(ctx context.Context, out io.Writer) error {
 		case <-time.After(d.settle / (looks - 1)):
 		}
 		var now *inspect.Drift
-		if now, err = compare(kernel, source); err == nil {
+		if now, err = compare(conn, source); err == nil {
 			drift = now.Persisting(drift)
 		}
 	}
@@ -378,7 +379,7 @@ func (d *dumper) diff(ctx context.Context, out io.Writer) error {
 }
 
 // compare compares all tables once.
-func compare(kernel *nft.Kernel, source *observation) (*inspect.Drift, error) {
+func compare(conn *kernel.Conn, source *observation) (*inspect.Drift, error) {
 	tables, _ := families()
 	wanted, err := source.Wanted(tables)
 	if err != nil {
@@ -386,7 +387,7 @@ func compare(kernel *nft.Kernel, source *observation) (*inspect.Drift, error) {
 	}
 	drift := &inspect.Drift{}
 	for _, w := range wanted {
-		s, _, err := kernel.Glimpse(w.Family) // a difference that an unsteady read makes does not persist
+		s, err := conn.Snapshot(w.Family) // a difference that an unsteady read makes does not persist
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/explain"
 )
 
@@ -74,28 +75,28 @@ func (q *question) answer() (*explain.Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	kernel, err := nft.Open(0)
+	conn, err := kernel.Open(0)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = kernel.Close() }()
+	defer func() { _ = conn.Close() }()
 	f := nft.FamilyOf(packet.To.Addr())
-	own, err := kernel.Snapshot(f)
+	own, err := conn.Snapshot(f)
 	if err != nil {
 		return nil, err
 	}
-	other, err := kernel.Snapshot(f.Other())
+	other, err := conn.Snapshot(f.Other())
 	if err != nil {
 		return nil, err
 	}
-	node := explain.Node{Local: facts.isLocal, Route: facts.route, Client: clientOf(kernel, f)}
+	node := explain.Node{Local: facts.isLocal, Route: facts.route, Client: clientOf(conn, f)}
 	return explain.Explain(own, other, packet, node), nil
 }
 
 // clientOf looks clients up in sticky maps. A map that cannot be read has no clients.
-func clientOf(kernel *nft.Kernel, f nft.Family) func(set, key string) string {
+func clientOf(conn *kernel.Conn, f nft.Family) func(set, key string) string {
 	return func(set, key string) (found string) {
-		_ = kernel.Elements(f, set, func(k, data []byte) {
+		_ = conn.Elements(f, set, func(k, data []byte) {
 			if string(k) == key {
 				found = string(data)
 			}

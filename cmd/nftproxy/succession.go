@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 // takeOverPauses are the pauses before each look for what kube-proxy left. Where one DaemonSet follows another, the
@@ -37,13 +38,13 @@ func takeOver(ctx context.Context) {
 }
 
 func removeLeftovers(log klog.Logger) {
-	kernel, err := nft.Open(0)
+	conn, err := kernel.Open(0)
 	if err != nil {
 		log.Error(err, "Leftovers of kube-proxy could not be looked for")
 		return
 	}
-	defer func() { _ = kernel.Close() }()
-	gone, err := kernel.RemoveKubeProxy()
+	defer func() { _ = conn.Close() }()
+	gone, err := conn.RemoveKubeProxy()
 	if len(gone.Tables)+gone.Chains+gone.Rules > 0 {
 		log.Info("Removed leftovers of kube-proxy", "tables", gone.Tables, "chains", gone.Chains, "rules", gone.Rules, "kept", gone.Kept)
 	}
@@ -55,13 +56,13 @@ func removeLeftovers(log klog.Logger) {
 // removeTraces removes what a trace that was killed left behind, which only happens before Linux 5.12. It has no effect any
 // more, so that a failure is logged only.
 func removeTraces(log klog.Logger) {
-	kernel, err := nft.Open(0)
+	conn, err := kernel.Open(0)
 	if err != nil {
 		log.Error(err, "Leftovers of a trace could not be looked for")
 		return
 	}
-	defer func() { _ = kernel.Close() }()
-	gone, err := kernel.RemoveTraces()
+	defer func() { _ = conn.Close() }()
+	gone, err := conn.RemoveTraces()
 	if len(gone.Tables) > 0 {
 		log.Info("Removed leftovers of a trace", "tables", gone.Tables)
 	}
@@ -80,31 +81,31 @@ func waitForKubeProxy(ctx context.Context, limit time.Duration) error {
 	if limit <= 0 {
 		return nil
 	}
-	kernel, err := nft.Open(0)
+	conn, err := kernel.Open(0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = kernel.Close() }()
+	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for _, f := range nft.Families() {
-		ours, err := kernel.Read(f)
+		ours, err := conn.Read(f)
 		if err != nil {
 			return fmt.Errorf("read our table: %w", err)
 		}
 		if !slices.ContainsFunc(ours.Elements, func(e nft.Element) bool { return e.Set == nft.Services }) {
 			continue // nothing to succeed to
 		}
-		if err := awaitSuccessor(ctx, kernel, f); err != nil {
+		if err := awaitSuccessor(ctx, conn, f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func awaitSuccessor(ctx context.Context, kernel *nft.Kernel, f nft.Family) error {
+func awaitSuccessor(ctx context.Context, conn *kernel.Conn, f nft.Family) error {
 	for {
-		serves, err := kernel.KubeProxyServes(f)
+		serves, err := conn.KubeProxyServes(f)
 		if err != nil || serves {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/trace"
 )
 
@@ -91,12 +92,12 @@ const maxTraceRate = 10000
 func (w *watching) run(ctx context.Context, log io.Writer, write func(*trace.Path) error) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	kernel, err := nft.Open(0)
+	conn, err := kernel.Open(0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = kernel.Close() }()
-	facts, err := newTraceFacts(kernel)
+	defer func() { _ = conn.Close() }()
+	facts, err := newTraceFacts(conn)
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (w *watching) run(ctx context.Context, log io.Writer, write func(*trace.Pat
 	for i := range filters {
 		filters[i].Lifetime = w.timeout + traceGrace
 	}
-	tracer, err := nft.OpenTrace(0, filters)
+	tracer, err := kernel.OpenTrace(0, filters)
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ type session struct {
 }
 
 // watch shows packets until there are enough, ctx ends or time is over; then it waits for those on their way.
-func (s *session) watch(ctx context.Context, tracer *nft.Trace) error {
+func (s *session) watch(ctx context.Context, tracer *kernel.Trace) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	err := s.follow(ctx, cancel, tracer, false)
@@ -147,7 +148,7 @@ func (s *session) watch(ctx context.Context, tracer *nft.Trace) error {
 }
 
 // follow takes messages, without those of new packets if nothing new is wanted.
-func (s *session) follow(ctx context.Context, enough func(), tracer *nft.Trace, known bool) error {
+func (s *session) follow(ctx context.Context, enough func(), tracer *kernel.Trace, known bool) error {
 	show := func(done ...*trace.Seen) {
 		if s.show(done...); s.full() {
 			enough()
@@ -180,7 +181,7 @@ func (s *session) show(done ...*trace.Seen) {
 }
 
 // report says what was seen, and what was not.
-func (s *session) report(log io.Writer, tracer *nft.Trace, took time.Duration) error {
+func (s *session) report(log io.Writer, tracer *kernel.Trace, took time.Duration) error {
 	what := "connections"
 	if s.all {
 		what = "packets"

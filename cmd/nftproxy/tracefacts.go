@@ -8,13 +8,14 @@ import (
 	"net"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/explain"
 	"github.com/nftproxy/nftproxy/proxier/trace"
 )
 
 // traceFacts reads what a trace has to know of the ruleset, when it is asked for, and once for each generation of it.
 type traceFacts struct {
-	kernel     *nft.Kernel
+	kernel     *kernel.Conn
 	node       *facts
 	generation uint32
 	hooks      map[nft.TraceTable]map[string]nft.Hook
@@ -29,12 +30,12 @@ type chainOf struct {
 	chain string
 }
 
-func newTraceFacts(kernel *nft.Kernel) (*traceFacts, error) {
+func newTraceFacts(conn *kernel.Conn) (*traceFacts, error) {
 	node, err := readFacts()
 	if err != nil {
 		return nil, err
 	}
-	t := &traceFacts{kernel: kernel, node: node}
+	t := &traceFacts{kernel: conn, node: node}
 	t.forget()
 	return t, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 // mostForPeer is the largest single Service that kube-proxy is measured with: it writes a chain per endpoint.
@@ -69,7 +70,7 @@ func (s *session) singleSwaps(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kernel, err := nft.Open(s.pod.Node.FD())
+	kernel, err := kernel.Open(s.pod.Node.FD())
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func (s *session) singleSwaps(ctx context.Context) error {
 	return err
 }
 
-func (s *session) singleSwap(ctx context.Context, kernel *nft.Kernel) error {
+func (s *session) singleSwap(ctx context.Context, kernel *kernel.Conn) error {
 	was, err := kernel.Generation()
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
 // namespace makes a network namespace of the test's own.
@@ -40,7 +41,7 @@ func namespace(t *testing.T) int {
 
 // Rules that the kernel returns are understood as those that were sent.
 func TestExplainReadsTheKernel(t *testing.T) {
-	k, err := nft.Open(namespace(t))
+	k, err := kernel.Open(namespace(t))
 	if err != nil {
 		t.Fatal(err)
 	}

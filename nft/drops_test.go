@@ -12,9 +12,9 @@ import (
 
 // Every rule that counts is known with its reason, and every reason has a rule.
 func TestJudgesAreAll(t *testing.T) {
-	known := judges()
+	known := DropRules()
 	for _, f := range Families() {
-		found := map[Reason]bool{}
+		found := map[DropReason]bool{}
 		for _, c := range Skeleton(f, Config{NodePortAll: true, Beyond: Beyond{Steering: true, HandOff: true}}) {
 			comments := map[string]bool{}
 			for _, r := range c.Rules {
@@ -32,12 +32,12 @@ func TestJudgesAreAll(t *testing.T) {
 				found[reason], comments[r.Comment] = true, true
 			}
 		}
-		for _, r := range Reasons() {
+		for _, r := range DropReasons() {
 			if !found[r] {
 				t.Errorf("%s: no rule for %+v", f, r)
 			}
 		}
-		if len(found) != len(Reasons()) {
+		if len(found) != len(DropReasons()) {
 			t.Errorf("%s: reasons %v", f, found)
 		}
 	}

@@ -1,15 +1,18 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package kernel
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+
+	. "github.com/nftproxy/nftproxy/nft"
 )
 
 // others is what must stay: the kubelet's chains, a user's, and a CNI plugin's that uses a chain of kube-proxy.
@@ -107,7 +110,7 @@ func TestKubeProxyLeftoversGoAndNothingElse(t *testing.T) {
 	for _, f := range Families() {
 		n.restore(t, f, others+"*nat\nCOMMIT\n")
 		n.nft(t, "", "add", "table", f.String(), "strange")
-		program(t, k, f, Config{}, sample(f), nil)
+		program(t, k, f, nil, nil)
 	}
 	before := n.nft(t, "", "list", "ruleset")
 	for _, f := range Families() {
@@ -195,7 +198,7 @@ func TestRemoveTablesTakesOursOnly(t *testing.T) {
 	n.nft(t, "", "add", "table", "ip", "other")
 	before := n.nft(t, "", "list", "ruleset")
 	for _, f := range Families() {
-		program(t, k, f, Config{}, sample(f), sampleNode(f))
+		program(t, k, f, nil, nil)
 	}
 	for _, want := range [][]string{{"ip nftproxy", "ip6 nftproxy"}, nil} {
 		if got, err := k.RemoveTables(); err != nil || !slices.Equal(got.Tables, want) {
@@ -205,4 +208,11 @@ func TestRemoveTablesTakesOursOnly(t *testing.T) {
 	if after := n.nft(t, "", "list", "ruleset"); after != before {
 		t.Errorf("%s\n--- was\n%s", after, before)
 	}
+}
+
+func addr(f Family, v4, v6 string) netip.Addr {
+	if f == IPv4 {
+		return netip.MustParseAddr(v4)
+	}
+	return netip.MustParseAddr(v6)
 }

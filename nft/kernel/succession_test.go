@@ -1,9 +1,13 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package kernel
 
-import "testing"
+import (
+	"testing"
+
+	. "github.com/nftproxy/nftproxy/nft"
+)
 
 // kube-proxy serves a family when it has chains of Services there, in either mode; its static chains do not count.
 func TestKubeProxyServes(t *testing.T) {

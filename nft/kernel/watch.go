@@ -1,34 +1,36 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package kernel
 
 import (
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/nftproxy/nftproxy/internal/nl"
+	"github.com/nftproxy/nftproxy/nft"
 )
 
-// Watch tells when somebody else changes our tables. What changed is not told: the event is a trigger to read
-// the tables again, not data. Needs CAP_NET_ADMIN.
+// Watch reports changes of our tables by others. It does not report what changed: an event is a trigger to read the tables
+// again, not data. Needs CAP_NET_ADMIN.
 type Watch struct {
 	conn *netlink.Conn
 }
 
-// OpenWatch starts to watch a network namespace (see Open). Changes are noticed from then on.
+// OpenWatch starts to watch a network namespace (see Open). The Watch reports what changes from then on.
 func OpenWatch(netns int) (*Watch, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: netns})
 	if err != nil {
 		return nil, fmt.Errorf("open netfilter netlink socket: %w", err)
 	}
-	_ = conn.SetReadBuffer(socketBuffer) // best effort: an overrun is noticed
+	_ = conn.SetReadBuffer(socketBuffer) // best effort: the kernel reports an overrun
 	if err := conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("join nftables multicast group: %w", err)
@@ -36,14 +38,14 @@ func OpenWatch(netns int) (*Watch, error) {
 	return &Watch{conn}, nil
 }
 
-// Ignore sets whose transactions are not reported: those of the netlink ports of our own Kernels. A filter in the
-// kernel drops them, so that loading a large cluster costs the watcher nothing. Safe for concurrent use with Run.
+// Ignore sets the netlink ports whose transactions are not reported: those of our own connections. A filter in the kernel
+// discards them, so that loading a large cluster costs the watcher nothing. Safe for concurrent use with Run.
 func (w *Watch) Ignore(ports ...uint32) error {
 	// The offset of nlmsg_pid is 12 (struct nlmsghdr). A filter loads big endian, the field is in host order.
 	program := []bpf.Instruction{bpf.LoadAbsolute{Off: 12, Size: 4}}
 	for i, id := range ports {
 		port := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, id))
-		// Past the ports that are left, and what lets a message pass.
+		// Skip the remaining ports and the instruction that lets a message pass.
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: port, SkipTrue: uint8(len(ports) - i)})
 	}
 	filter, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 1<<32 - 1}, bpf.RetConstant{Val: 0}))
@@ -56,9 +58,9 @@ func (w *Watch) Ignore(ports ...uint32) error {
 	return nil
 }
 
-// Run calls changed for every message about a table of ours, of both families when messages were lost, until
-// ctx ends or the socket fails. It returns nil in the first case. changed must not block for long.
-func (w *Watch) Run(ctx context.Context, changed func(Family)) error {
+// Run calls changed for every message about a table of ours, and for both families when messages were lost, until ctx ends or
+// the socket fails. It returns nil in the first case. changed must not block for long.
+func (w *Watch) Run(ctx context.Context, changed func(nft.Family)) error {
 	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
@@ -67,7 +69,7 @@ func (w *Watch) Run(ctx context.Context, changed func(Family)) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			for _, f := range Families() {
+			for _, f := range nft.Families() {
 				changed(f)
 			}
 		case err != nil:
@@ -81,15 +83,14 @@ func (w *Watch) Run(ctx context.Context, changed func(Family)) error {
 	}
 }
 
-// ours tells whether an event is about a table of ours. All messages but the end of a generation begin with
-// the table's name, attribute 1 of each kind.
-func ours(m netlink.Message) (Family, bool) {
+// ours returns the family of an event about a table of ours. All messages except the end of a generation begin with the
+// table's name, attribute 1 of each kind.
+func ours(m netlink.Message) (nft.Family, bool) {
 	if len(m.Data) < 4 || m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN {
 		return 0, false
 	}
-	f := Family(m.Data[0])
-	table := strings.TrimRight(string(attr(m.Data[4:], unix.NFTA_TABLE_NAME)), "\x00")
-	return f, table == TableName && (f == IPv4 || f == IPv6)
+	f := nft.Family(m.Data[0])
+	return f, nl.Text(nl.Find(m.Data[4:], unix.NFTA_TABLE_NAME)) == nft.TableName && (f == nft.IPv4 || f == nft.IPv6)
 }
 
 // Close ends the watch.

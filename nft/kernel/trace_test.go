@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package nft
+package kernel
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netns"
+
+	. "github.com/nftproxy/nftproxy/nft"
 )
 
 // anyTrace watches every first packet of a family.
@@ -86,7 +88,7 @@ func TestTraceLeavesNothing(t *testing.T) {
 	n.nft(t, "table ip keep {\n chain c {\n type filter hook input priority 0\n counter\n }\n}\n", "-f", "-")
 	before := n.nft(t, "", "-a", "list", "ruleset")
 	// The highest flag is one that no kernel knows, as the owner is to those before 5.12.
-	flags := map[string]uint32{"closed": tableOwner, "gone": tableOwner, "plain": 0, "left": 1 << 31}
+	flags := map[string]uint32{"closed": TableOwner, "gone": TableOwner, "plain": 0, "left": 1 << 31}
 	for _, how := range slices.Sorted(maps.Keys(flags)) {
 		filters := []TraceFilter{anyTrace(IPv4), anyTrace(IPv6)}
 		filters[0].Targets = []TraceTarget{{netip.MustParseAddr("10.96.0.1"), TCP, 443}, {Proto: UDP, Port: 30000}}
@@ -95,12 +97,12 @@ func TestTraceLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		during := n.nft(t, "", "list", "ruleset")
-		if strings.Count(during, TraceTablePrefix) != 2 || strings.Contains(during, "flags owner") != (flags[how] == tableOwner) {
+		if strings.Count(during, TraceTablePrefix) != 2 || strings.Contains(during, "flags owner") != (flags[how] == TableOwner) {
 			t.Errorf("%s: the ruleset is\n%s", how, during)
 		}
 		switch how {
 		case "gone", "left": // as when it is killed: its sockets are closed and nothing else happens
-			_, _ = tr.conn.Close(), tr.kernel.Close()
+			_, _ = tr.events.Close(), tr.owner.Close()
 		default:
 			if err := tr.Close(); err != nil {
 				t.Error(err)
@@ -262,7 +264,7 @@ func TestTraceIsBounded(t *testing.T) {
 func FuzzDecodeTrace(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 8, 0, 1, 0, 'a', 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if e, ok := decodeTrace(b); ok && (e.Table.Name == "" || e.Chain == "") {
+		if e, ok := DecodeTrace(b); ok && (e.Table.Name == "" || e.Chain == "") {
 			t.Errorf("%+v", e)
 		}
 	})
