@@ -91,7 +91,7 @@ func TestTraceLeavesNothing(t *testing.T) {
 	flags := map[string]uint32{"closed": TableOwner, "gone": TableOwner, "plain": 0, "left": 1 << 31}
 	for _, how := range slices.Sorted(maps.Keys(flags)) {
 		filters := []TraceFilter{anyTrace(IPv4), anyTrace(IPv6)}
-		filters[0].Targets = []TraceTarget{{netip.MustParseAddr("10.96.0.1"), TCP, 443}, {Proto: UDP, Port: 30000}}
+		filters[0].Targets = []TraceTarget{{Addr: netip.MustParseAddr("10.96.0.1"), Proto: TCP, Port: 443}, {Proto: UDP, Port: 30000}}
 		tr, err := openTrace(int(n.fd), filters, flags[how])
 		if err != nil {
 			t.Fatal(err)
@@ -209,8 +209,8 @@ func TestTraceEvents(t *testing.T) {
 		if matched, traced, err := tr.Counts(); matched != 1 || traced != 1 || err != nil {
 			t.Errorf("%d matched, %d traced, %v", matched, traced, err)
 		}
-		hooks, err := k.TracedChains(TraceTable{1, "theirs"})
-		if len(hooks) != 1 || hooks["out"] != (Hook{"filter", 3, 0}) || err != nil {
+		hooks, err := k.TracedChains(TraceTable{Family: 1, Name: "theirs"})
+		if len(hooks) != 1 || hooks["out"] != (Hook{Type: "filter", Num: 3}) || err != nil {
 			t.Errorf("chains %v, %v", hooks, err)
 		}
 		if err := tr.Close(); err != nil {
