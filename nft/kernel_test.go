@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-
 	. "github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/nft/kernel"
 )

@@ -18,7 +18,7 @@ import (
 type tallies struct {
 	mu   sync.Mutex
 	last map[judgeKey]nft.DropCounter // as last read
-	sum  map[judgeKey]uint64     // of rules that are gone
+	sum  map[judgeKey]uint64          // of rules that are gone
 }
 
 // judgeKey is a rule.
