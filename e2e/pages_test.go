@@ -58,7 +58,8 @@ func ways() []way {
 		{re(`: unshare --net sh -c 'ip link set lo up; timeout 5 nftproxy `), unshares},
 		{re(`: echo "110 nftproxy" >> /etc/iproute2/rt_protos$`), onServing},
 		{re(`: ip route show table all proto nftproxy$`), onServing},
-		{re(`: kubectl .*exec daemonset/nftproxy -- nftproxy `), execs},
+		{re(`: kubectl .*exec (daemonset/)?nftproxy\S* -- nftproxy `), execs},
+		{re(`: sed \S+ e2e/kind/kube-proxy\.yaml \| kubectl apply -f -$`), namesCluster},
 		{re(`: /tmp/nftproxy-cluster/kubectl `), kubectls}, // of e2e/cluster, with that cluster's configuration
 		{re(`: kubectl `), kubectls},
 		// Tools of others, which are not here, with the names of our files; and what would change the machine.
@@ -229,6 +230,16 @@ func kubectls(r *readers, l line) error {
 		args = append(args, strings.Trim(word, "'"))
 	}
 	_, err := r.api.ControlPlane.Kubectl(args...)
+	return err
+}
+
+// namesCluster plays the left side of a pipe into kubectl: the cluster made by kind is not here.
+func namesCluster(r *readers, l line) error {
+	left, _, _ := strings.Cut(l.text, " | ")
+	out, err := exec.Command("sh", "-c", "cd "+r.root+" && "+left).Output()
+	if err == nil && !strings.Contains(string(out), "server: https://dev-control-plane:6443\n") {
+		return fmt.Errorf("the API server is not that of the cluster dev:\n%s", out)
+	}
 	return err
 }
 
