@@ -21,16 +21,16 @@ import (
 // longest folder it lies in. A number may be raised on purpose only, in the commit that needs it and says why; where a package
 // has become shorter, lower its number in the same commit.
 var maxLines = map[string]int{
-	"internal/nl":       400,
-	"nft":               6600,
-	"nft/kernel":        4000,
+	"internal":          600,
+	"nft":               4700,
+	"nft/kernel":        2000,
 	"routing":           3100,
 	"routing/kernel":    2500,
 	"ctsync":            2000,
 	"ctsync/kernel":     1500,
 	"proxier":           2900,
-	"proxier/services":  1200,
-	"proxier/kube":      1700,
+	"proxier/services":  1300,
+	"proxier/kube":      1900,
 	"proxier/manifests": 650,
 	"proxier/localhost": 800,
 	"proxier/config":    1900,
@@ -39,14 +39,14 @@ var maxLines = map[string]int{
 	"proxier/httpserve": 300,
 	"proxier/events":    400,
 	"proxier/sysctl":    500,
-	"proxier/inspect":   2700,
+	"proxier/inspect":   2200,
 	"proxier/explain":   2000,
 	"proxier/trace":     1800,
 	"cmd/nftproxy":      2300,
 }
 
 // maxTotal is how many lines of product code there may be in all.
-const maxTotal = 31000
+const maxTotal = 30000
 
 // Comments are between these shares of product lines: a reader needs some, and code that needs more is not clear enough.
 const minComments, maxComments = 0.12, 0.27
