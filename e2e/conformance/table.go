@@ -14,15 +14,15 @@ import (
 // preface is the text above the table.
 const preface = `# Upstream's own tests, nftproxy beside kube-proxy
 
-Written by ` + "`make e2e-upstream`" + ` (e2e/conformance): Kubernetes' own end-to-end tests of Services and what belongs to them
-([sig-network] of k8s.io/kubernetes/test/e2e, built from its Go module and not changed), on a cluster of real kubelets
+Written by ` + "`make e2e-upstream`" + ` (e2e/conformance). It runs Kubernetes' own end-to-end tests of Services and their surroundings
+([sig-network] of k8s.io/kubernetes/test/e2e, built unchanged from its Go module) on a cluster of real kubelets
 ([cluster.md](cluster.md): one control plane and three workers in network namespaces, dual stack, here in three zones), once
-with nftproxy and once with kube-proxy. ` + "`make e2e-smoke`" + ` runs the Conformance tests of Services alone, in a few minutes;
-with ` + "`PROXY=kube-proxy`" + ` or ` + "`PROXY=nftproxy`" + ` either runs with one proxy. ` + "`make e2e-kind`" + ` runs the smoke tests in a cluster
-made by kind, without kube-proxy, with our image and manifests/overlays/kind; it needs Docker.
+with nftproxy and once with kube-proxy. ` + "`make e2e-smoke`" + ` runs only the Conformance tests of Services, in a few minutes.
+` + "`PROXY=kube-proxy`" + ` or ` + "`PROXY=nftproxy`" + ` selects one proxy. ` + "`make e2e-kind`" + ` runs the smoke tests in a cluster
+made by kind without kube-proxy, with nftproxy's image and manifests/overlays/kind; it needs Docker.
 
-The images of the test pods are put together from upstream's Go module and Debian's packages, under the names that the
-tests look for, so that nothing is pulled (e2e/conformance/images).
+The images of the test pods are assembled from upstream's Go module and Debian's packages under the names that the
+tests expect, so that nothing is pulled (e2e/conformance/images).
 
 `
 

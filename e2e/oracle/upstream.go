@@ -13,7 +13,7 @@ import (
 // upstreamTest is a test of Kubernetes v1.36.3, test/e2e/network, that is about Services.
 type upstreamTest struct {
 	name string // "file: name"
-	// otherwise says why no scenario stands for it, or what else does.
+	// otherwise says why no scenario covers it, or what else does.
 	otherwise string
 }
 
@@ -174,7 +174,7 @@ var upstreamTests = []upstreamTest{
 	{"kube_proxy.go: should update metric for tracking accepted packets destined for localhost nodeports", "about an nfacct counter of the iptables mode; e2e: TestLocalhostNodePorts holds the packets"},
 }
 
-// coverage maps an upstream test to the scenarios that stand for it.
+// coverage maps an upstream test to the scenarios that cover it.
 func coverage(all []*setup, fill func(*setup) *plan) map[string][]string {
 	by := map[string][]string{}
 	for _, st := range all {
@@ -197,14 +197,14 @@ func writeUpstream(w io.Writer, by map[string][]string) {
 			covered++
 		}
 	}
-	fmt.Fprintf(w, `# Upstream's tests of Services, in our lab
+	fmt.Fprintf(w, `# Upstream's Service tests and the scenarios that cover them
 
-Made by `+"`go run ./e2e/oracle -upstream`"+`; a test holds it up to date.
+Written by `+"`go run ./e2e/oracle -upstream`"+`; a test fails if it is out of date.
 
-Kubernetes v1.36.3 tests Services in test/e2e/network, on clusters with kubelets. Below is what stands for each of these
-tests here: scenarios of the oracle (e2e/oracle), which are sent as real packets through nftproxy and through kube-proxy
-v1.36.3 in nftables mode, over TCP and UDP, IPv4 and IPv6, from pods, nodes and outside clients; or else a reason.
-%d of %d are covered by scenarios.
+Kubernetes v1.36.3 tests Services in test/e2e/network, on clusters with kubelets. The tables list for each of these tests the scenarios
+of the oracle (e2e/oracle) that cover it, or the reason why none does. The oracle sends each scenario as real packets through nftproxy
+and through kube-proxy v1.36.3 in nftables mode, over TCP and UDP, IPv4 and IPv6, from pods, nodes and outside clients.
+%d of %d tests are covered by scenarios.
 `, covered, len(upstreamTests))
 	file := ""
 	for _, t := range upstreamTests {
