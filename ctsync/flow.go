@@ -3,145 +3,112 @@
 
 package ctsync
 
-import "net/netip"
+import (
+	"net/netip"
 
-// Proto is an IANA transport protocol number, as conntrack stores it.
-type Proto uint8
-
-// The protocols that Services know.
-const (
-	TCP  Proto = 6
-	UDP  Proto = 17
-	SCTP Proto = 132
+	"github.com/nftproxy/nftproxy/internal/nl"
 )
 
-// String returns the lower case name, or "other".
-func (p Proto) String() string {
-	switch p {
-	case TCP:
-		return "tcp"
-	case UDP:
-		return "udp"
-	case SCTP:
-		return "sctp"
-	}
-	return "other"
-}
+// Proto is a transport protocol in its IANA number.
+type Proto = nl.Proto
 
-// Status bits of a conntrack entry (enum ip_conntrack_status, linux/netfilter/nf_conntrack_common.h).
+// The protocols of Services.
 const (
-	statusSeenReply uint32 = 1 << 1
-	statusDstNAT    uint32 = 1 << 5
+	TCP  = nl.TCP
+	UDP  = nl.UDP
+	SCTP = nl.SCTP
 )
 
-// TCP states of a conntrack entry (enum tcp_conntrack, linux/netfilter/nf_conntrack_tcp.h).
+// TCP states of a conntrack entry (enum tcp_conntrack, linux/netfilter/nf_conntrack_tcp.h). The states from SynRecv to
+// CloseWait are those in which the client is connected.
 const (
-	tcpSynSent  uint8 = 1
-	tcpTimeWait uint8 = 7
-	tcpClose    uint8 = 8
+	TCPSynSent   uint8 = 1
+	TCPSynRecv   uint8 = 2
+	TCPCloseWait uint8 = 5
+	TCPTimeWait  uint8 = 7
+	TCPClose     uint8 = 8
 )
 
-// Flow is one conntrack entry, reduced to what the judgement and a deletion need. It is a plain value: decoding one
-// allocates nothing. Addresses are never v4-mapped.
+// Flow is one conntrack entry, reduced to what a decision and a deletion need. It is a plain value; its addresses are
+// never IPv4-mapped and have no zone.
 type Flow struct {
-	// Src and Dst are the original tuple: the client, and the address that the client asked for.
+	// Src and Dst are the tuple of the original direction: the client, and the address that the client sends to.
 	Src, Dst netip.AddrPort
-	// From and To are the reply tuple: who answers (the endpoint, if the flow was translated), and to whom (the
-	// client, or our own address if the flow was masqueraded).
-	From, To netip.AddrPort
-	// Status holds the IPS_* bits.
-	Status uint32
-	// ID is the kernel's hash of the entry (CTA_ID); an entry born later with the same tuple has another one.
+	// ReplySrc is the source of the reply direction: the endpoint of a translated flow, else the same as Dst.
+	ReplySrc netip.AddrPort
+	// ID is the kernel's hash of the entry (CTA_ID). A later entry with the same tuple has another one.
 	ID uint32
-	// Mark is the conntrack mark.
-	Mark uint32
 	// Zone is the conntrack zone of the original direction.
-	Zone uint16
-	// Proto is the transport protocol.
+	Zone  uint16
 	Proto Proto
 	// TCPState is the state of a TCP flow, 0 for other protocols.
 	TCPState uint8
-	// ZoneOrig says that Zone holds for the original direction only, which a deletion must repeat to find the entry.
+	// ZoneOrig means that Zone holds for the original direction only (CTA_TUPLE_ZONE), which a deletion has to repeat.
 	ZoneOrig bool
+	// Replied means that a packet of the reply direction was seen (IPS_SEEN_REPLY).
+	Replied bool
 }
 
-// translated says whether the destination was rewritten: the answer comes from elsewhere than the client asked.
-func (f *Flow) translated() bool { return f.From != f.Dst }
-
-// replied says whether a packet of the reply direction was ever seen.
-func (f *Flow) replied() bool { return f.Status&statusSeenReply != 0 }
+// Translated reports whether the destination was rewritten.
+func (f *Flow) Translated() bool { return f.ReplySrc != f.Dst }
 
 // Frontend is an address that clients of a Service use. It is comparable.
 type Frontend struct {
-	// Addr is a ClusterIP, external IP or load balancer IP, or, for a NodePort, the unspecified address of the family
-	// (0.0.0.0 or ::): a NodePort is reached on all addresses given to SetNodeAddrs.
+	// Addr is a ClusterIP, external IP or load balancer IP. For a NodePort it is the unspecified address of the family
+	// (0.0.0.0 or ::), which stands for all addresses given to SetNodePortAddrs.
 	Addr netip.Addr
 	// Port is the Service port or the NodePort, in host order.
-	Port uint16
-	// Proto is TCP, UDP or SCTP.
+	Port  uint16
 	Proto Proto
 }
 
-// nodePort returns the NodePort frontend that the same flow would use.
+// nodePort returns the NodePort frontend with the same family, port and protocol.
 func (f Frontend) nodePort() Frontend {
-	if f.Addr.Is4() {
-		f.Addr = netip.IPv4Unspecified()
-	} else {
-		f.Addr = netip.IPv6Unspecified()
-	}
+	f.Addr = nl.FamilyOf(f.Addr).Unspecified()
 	return f
 }
 
-// Change says what one frontend offers from now on.
+// Change is what one frontend offers from now on.
 type Change struct {
 	Frontend
-	// Endpoints are all that a flow of this frontend may stay on: by kube-proxy's contract every serving endpoint of
-	// the Service port, terminating ones included, whatever traffic policy and topology say for new flows. A changed
-	// policy thus moves no running flow off an endpoint that works. Addresses that traffic is handed off to belong in
-	// here too. Empty means that nothing is offered: flows go, so that clients are refused. The slice passes to
-	// ctsync and must not be changed afterwards; frontends may share one. In the order of netip.AddrPort.Compare it is
-	// taken as it is, else a copy is made.
+	// Endpoints are all endpoints that a flow of this frontend may stay on. By kube-proxy's contract these are the
+	// serving endpoints of the Service port, terminating ones included, whatever traffic policy and topology select for
+	// new flows: a changed policy moves no running flow off an endpoint that works. The addresses of an external
+	// balancer belong in here too. An empty list means that flows have to go, so that clients are refused.
+	//
+	// ctsync keeps the slice, so it must not change any more. A slice in the order of netip.AddrPort.Compare is used
+	// as it is, else a sorted copy.
 	Endpoints []netip.AddrPort
-	// Untranslated says that our own rules let flows of this frontend pass without translation (steering to a gateway
-	// device), so that such flows are right and stay.
+	// Unready are endpoints that a slice still lists although they do not serve. TCP connections and SCTP associations
+	// may stay on them, because a readiness probe that fails says nothing about them; a datagram flow may not.
+	Unready []netip.AddrPort
+	// Untranslated means that our rules let flows of this frontend pass without translation (steering to a gateway
+	// device), so that such flows are right.
 	Untranslated bool
-	// Removed says that the frontend is ours no more: only flows to its former endpoints go.
+	// Removed means that the frontend is not ours any more: only flows to its former endpoints have to go.
 	Removed bool
 }
 
-// Reason says why a flow goes; Keep is the zero value.
+// Reason is why a flow has to go. Keep is the zero value.
 type Reason uint8
 
-// The reasons. They are the values of the metric label "reason".
+// The reasons. Their names are the values of the metric label "reason".
 const (
-	// Keep: the flow is right, or none of our business.
+	// Keep: the flow is right, or not ours.
 	Keep Reason = iota
-	// EndpointGone: the frontend has endpoints, and this flow's is not among them.
+	// EndpointGone: the frontend has endpoints, and the one of this flow is not among them.
 	EndpointGone
 	// NoEndpoints: the frontend has no endpoint at all.
 	NoEndpoints
-	// FrontendGone: the frontend is not offered any more, and the flow goes to an endpoint it had.
+	// FrontendGone: the frontend is not offered any more, and the flow leads to an endpoint that it had.
 	FrontendGone
-	// Untranslated: the flow was born before our rules and passes them by.
+	// Untranslated: the flow is older than our rules, which therefore do not apply to it.
 	Untranslated
 
-	reasons
+	NumReasons = iota
 )
 
-// Reasons are all values but Keep, in order, for callers that make one metric of each.
-var Reasons = [...]Reason{EndpointGone, NoEndpoints, FrontendGone, Untranslated}
-
-// String returns the metric label value.
+// String returns the value of the metric label.
 func (r Reason) String() string {
-	switch r {
-	case EndpointGone:
-		return "endpoint-gone"
-	case NoEndpoints:
-		return "no-endpoints"
-	case FrontendGone:
-		return "frontend-gone"
-	case Untranslated:
-		return "untranslated"
-	}
-	return "keep"
+	return [NumReasons]string{"keep", "endpoint-gone", "no-endpoints", "frontend-gone", "untranslated"}[r]
 }

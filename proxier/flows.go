@@ -12,12 +12,13 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
-// Flows is told what is offered: a ctsync.Syncer. None of its methods may block for long.
+// Flows is told what is offered: a Syncer of ctsync/kernel. None of its methods may block for long.
 type Flows interface {
 	// Announce comes before a commit, Update after it.
 	Announce([]ctsync.Change)
 	Update([]ctsync.Change)
-	SetNodeAddrs([]netip.Addr)
+	// SetNodePortAddrs takes the addresses that take NodePorts.
+	SetNodePortAddrs([]netip.Addr)
 	SetServiceCIDRs([]netip.Prefix)
 	// Resync comes once, when everything is known and committed.
 	Resync()
@@ -37,8 +38,8 @@ func (p *Proxier) tellFlows(updates []*update) {
 	if p.opt.Flows == nil {
 		return
 	}
-	if !slices.Equal(p.flowsAt.local, p.around.local) {
-		p.opt.Flows.SetNodeAddrs(p.around.local)
+	if addrs := p.around.nodePortAddrs(); !slices.Equal(p.flowsAt.nodePortAddrs(), addrs) {
+		p.opt.Flows.SetNodePortAddrs(addrs)
 	}
 	if !slices.Equal(p.flowsAt.cidrs, p.around.cidrs) {
 		p.opt.Flows.SetServiceCIDRs(p.around.cidrs)
@@ -52,6 +53,21 @@ func (p *Proxier) tellFlows(updates []*update) {
 	if !p.synced {
 		p.opt.Flows.Resync()
 	}
+}
+
+// nodePortAddrs are the addresses that take NodePorts, IPv4 first. Where all do, loopback and link-local ones are left
+// out: the rules do not serve NodePorts on the former, and each new interface of a pod has one of the latter.
+func (s *surroundings) nodePortAddrs() (out []netip.Addr) {
+	for _, f := range nft.Families() {
+		fam := s.byFam[f]
+		out = append(out, fam.nodePorts...)
+		for _, a := range s.local {
+			if fam.config.NodePortAll && nft.FamilyOf(a) == f && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
 }
 
 // flowChanges returns the frontends that the updates take away and those that they add or change.

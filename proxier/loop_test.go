@@ -445,7 +445,7 @@ type told struct {
 }
 
 func (f *told) Announce([]ctsync.Change)       {}
-func (f *told) SetNodeAddrs([]netip.Addr)      {}
+func (f *told) SetNodePortAddrs([]netip.Addr)  {}
 func (f *told) SetServiceCIDRs([]netip.Prefix) {}
 func (f *told) Resync()                        {}
 func (f *told) Update(changes []ctsync.Change) {

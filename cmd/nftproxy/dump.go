@@ -21,6 +21,7 @@ import (
 	restclient "k8s.io/client-go/rest"
 
 	"github.com/nftproxy/nftproxy/ctsync"
+	conntrack "github.com/nftproxy/nftproxy/ctsync/kernel"
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier"
@@ -192,16 +193,20 @@ func countFlows(ctx context.Context, doc *inspect.Dump) error {
 	if err != nil {
 		return err
 	}
-	doc.Conntrack = &inspect.Conntrack{Exact: true}
+	tallies := map[nft.Family]*inspect.Tally{}
 	for _, f := range nft.Families() {
-		t := inspect.NewTally(f, doc.ServicePorts, facts.isLocal)
-		l, err := ctsync.List(ctx, 0, f == nft.IPv6, t.Begin, t.Count)
-		if err != nil {
-			return fmt.Errorf("count flows: %w", err)
-		}
-		doc.Conntrack.Scanned += l.Scanned
-		doc.Conntrack.Exact = doc.Conntrack.Exact && l.Exact
+		tallies[f] = inspect.NewTally(f, doc.ServicePorts, facts.isLocal)
 	}
+	begin := func() {
+		for _, t := range tallies {
+			t.Begin()
+		}
+	}
+	l, err := conntrack.List(ctx, 0, begin, func(f *ctsync.Flow) { tallies[nft.FamilyOf(f.Dst.Addr())].Count(f) })
+	if err != nil {
+		return fmt.Errorf("count flows: %w", err)
+	}
+	doc.Conntrack = &inspect.Conntrack{Scanned: l.Scanned, Exact: l.Exact}
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/ctsync"
+	conntrack "github.com/nftproxy/nftproxy/ctsync/kernel"
 	"github.com/nftproxy/nftproxy/proxier"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
 	"github.com/nftproxy/nftproxy/routing"
@@ -22,7 +23,7 @@ import (
 func (p *parts) addFlows(options *proxier.Options) error {
 	own := p.cfg.Own.StaleFlows
 	report := &flowReport{metrics: p.metrics, deleted: map[v1.IPFamily]map[string]int{}}
-	syncer, err := ctsync.New(ctsync.Options{
+	syncer, err := conntrack.New(conntrack.Options{
 		Scope:   ctsync.Scope{TCP: own.TCP, SCTP: own.SCTP},
 		Reset:   own.Reset,
 		OnPass:  report.pass,
@@ -54,13 +55,13 @@ func (r *flowReport) stale(f ctsync.Flow, why ctsync.Reason) {
 	}
 	r.deleted[family][why.String()]++
 	if log := klog.V(4); log.Enabled() {
-		log.InfoS("Deleting conntrack entry", "reason", why, "proto", f.Proto, "src", f.Src, "dst", f.Dst, "endpoint", f.From)
+		log.InfoS("Deleting conntrack entry", "reason", why, "proto", f.Proto, "src", f.Src, "dst", f.Dst, "endpoint", f.ReplySrc)
 	}
 }
 
 // pass reports a pass. Entries that could not be deleted come again with the
 // next pass, so they are counted there too: the failures tell how many.
-func (r *flowReport) pass(pass ctsync.Pass) {
+func (r *flowReport) pass(pass conntrack.Pass) {
 	r.metrics.ConntrackPass(metrics.ConntrackPass{
 		Took: pass.Duration, Scanned: pass.Scanned, Failed: pass.Failed, Resets: pass.Resets, Deleted: r.deleted,
 	})

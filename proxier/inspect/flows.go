@@ -75,7 +75,7 @@ func (t *Tally) Count(f *ctsync.Flow) {
 			}
 		}
 	}
-	text, ok := (*c.known)[f.From]
+	text, ok := (*c.known)[f.ReplySrc]
 	if !ok {
 		c.port.Flows.Elsewhere++
 		return

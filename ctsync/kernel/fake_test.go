@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package ctsync
+package kernel
 
 import (
 	"context"
@@ -12,24 +12,26 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nftproxy/nftproxy/ctsync"
 )
 
 // fake is a conntrack table in memory, with faults on demand. Its methods take the time that took says.
 type fake struct {
 	mu       sync.Mutex
-	flows    []Flow
+	flows    []ctsync.Flow
 	took     time.Duration
 	dumpErr  func(n int) error // by number of the dump, from 1
 	failures int               // deletions to refuse
-	dumps    []query
+	dumps    []ctsync.Query
 	during   func() // called in each dump, after the entries were shown
 	closed   bool
 }
 
-func (f *fake) dump(q *query, show func([]Flow) error) (int, error) {
+func (f *fake) dump(q ctsync.Query, show func([]ctsync.Flow) error) (int, error) {
 	time.Sleep(f.took)
 	f.mu.Lock()
-	f.dumps = append(f.dumps, *q)
+	f.dumps = append(f.dumps, q)
 	n, shown := len(f.dumps), slices.Clone(f.flows)
 	f.mu.Unlock()
 	if f.dumpErr != nil {
@@ -37,7 +39,7 @@ func (f *fake) dump(q *query, show func([]Flow) error) (int, error) {
 			return 0, err
 		}
 	}
-	for part := range slices.Chunk(shown, 170) {
+	for part := range slices.Chunk(shown, batch) {
 		if err := show(part); err != nil {
 			return 0, err
 		}
@@ -48,13 +50,13 @@ func (f *fake) dump(q *query, show func([]Flow) error) (int, error) {
 	return len(shown), nil
 }
 
-func (f *fake) remove(flows []Flow) (int, error) {
+func (f *fake) remove(flows []ctsync.Flow) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	failed := min(f.failures, len(flows))
 	f.failures -= failed
 	for _, gone := range flows[failed:] {
-		f.flows = slices.DeleteFunc(f.flows, func(o Flow) bool { return o == gone })
+		f.flows = slices.DeleteFunc(f.flows, func(o ctsync.Flow) bool { return o == gone })
 	}
 	if failed > 0 {
 		return failed, syscall.ENOMEM
@@ -66,14 +68,14 @@ func (f *fake) entries() (int, error) { return len(f.flows), nil }
 func (f *fake) close()                { f.closed = true }
 
 // add puts entries into the table.
-func (f *fake) add(flows ...Flow) {
+func (f *fake) add(flows ...ctsync.Flow) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.flows = append(f.flows, flows...)
 }
 
-// bench is a Syncer over a fake, in a bubble of fake time.
-type bench struct {
+// rig is a Syncer over a fake, in a bubble of fake time.
+type rig struct {
 	*Syncer
 	t      *testing.T
 	kernel *fake
@@ -83,14 +85,14 @@ type bench struct {
 }
 
 // inBubble runs f with a Syncer that runs.
-func inBubble(t *testing.T, scope Scope, f func(b *bench)) {
+func inBubble(t *testing.T, scope ctsync.Scope, f func(b *rig)) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{t: t, kernel: &fake{}, start: time.Now()}
+		b := &rig{t: t, kernel: &fake{}, start: time.Now()}
 		b.Syncer = newSyncer(Options{Scope: scope, OnPass: func(p Pass) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.passes = append(b.passes, p)
-		}}, b.kernel, Caps{Tuple: true, Status: true})
+		}}, b.kernel, ctsync.Caps{Tuple: true, Status: true})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- b.Run(ctx) }()
@@ -102,14 +104,11 @@ func inBubble(t *testing.T, scope Scope, f func(b *bench)) {
 	})
 }
 
-// settle waits until nothing is left to look at, and returns the passes made since the last call.
-func (b *bench) settle() []Pass {
+// finish waits until nothing is left to check, and returns the passes made since the last call.
+func (b *rig) finish() []Pass {
 	b.t.Helper()
-	synctest.Wait()
-	ctx, cancel := context.WithTimeout(b.t.Context(), time.Hour)
-	defer cancel()
-	if err := b.Wait(ctx); err != nil {
-		b.t.Fatal("never at rest")
+	for synctest.Wait(); !b.idle(); synctest.Wait() {
+		time.Sleep(time.Millisecond)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,18 +117,25 @@ func (b *bench) settle() []Pass {
 	return p
 }
 
-// ready makes the first full look and forgets it.
-func (b *bench) ready(changes ...Change) {
+// idle reports whether nothing is left to check.
+func (b *rig) idle() bool {
+	b.Syncer.mu.Lock()
+	defer b.Syncer.mu.Unlock()
+	return b.state.Idle()
+}
+
+// ready makes the first full pass and forgets it.
+func (b *rig) ready(changes ...ctsync.Change) {
 	b.t.Helper()
 	b.Update(changes)
 	b.Resync()
-	b.settle()
+	b.finish()
 	b.start = time.Now()
 	b.kernel.dumps = nil
 }
 
 // times are the starts of passes, relative to b.start.
-func (b *bench) times(passes []Pass) string {
+func (b *rig) times(passes []Pass) string {
 	var all []time.Duration
 	for _, p := range passes {
 		all = append(all, p.Start.Sub(b.start))

@@ -1,48 +1,50 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package ctsync
+package kernel
 
 import (
 	"encoding/binary"
 	"testing"
-	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/xt"
-	"github.com/mdlayher/socket"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/nftproxy/nftproxy/ctsync"
+	"github.com/nftproxy/nftproxy/internal/nl"
 )
 
-// queue holds packets back in the kernel's hands: an NFQUEUE listener.
+// queue is an NFQUEUE listener, which holds packets back.
 type queue struct {
 	t *testing.T
-	c *socket.Conn
+	c *netlink.Conn
 }
 
 const queueNum = 7
 
 // message sends one message of the queue subsystem.
-func (q *queue) message(typ uint16, attrs func([]byte) []byte) {
+func (q *queue) message(typ netlink.HeaderType, attrs func(*nl.Buffer)) {
 	q.t.Helper()
-	b, at := begin(nil, unix.NFNL_SUBSYS_QUEUE<<8|typ, 0, 1, unix.AF_UNSPEC)
-	binary.BigEndian.PutUint16(b[18:], queueNum) // nfgenmsg.res_id
-	if _, err := q.c.Write(finish(attrs(b), at)); err != nil {
+	m := request(unix.NFNL_SUBSYS_QUEUE<<8|typ, 0, 0, attrs)
+	binary.BigEndian.PutUint16(m.Data[2:], queueNum) // nfgenmsg.res_id
+	if _, err := q.c.Send(m); err != nil {
 		q.t.Fatal(err)
 	}
 }
 
 // openQueue binds the queue.
 func openQueue(t *testing.T) *queue {
-	c, err := dial(0)
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	q := &queue{t, c}
-	q.message(2, func(b []byte) []byte { return attr(b, 1, 1, 0, 0, 0) })    // CONFIG: bind
-	q.message(2, func(b []byte) []byte { return attr(b, 2, 0, 0, 0, 0, 1) }) // CONFIG: copy meta data only
+	q.message(2, func(b *nl.Buffer) { b.Bytes(1, 1, 0, 0, 0) })    // CONFIG: bind
+	q.message(2, func(b *nl.Buffer) { b.Bytes(2, 0, 0, 0, 0, 1) }) // CONFIG: copy meta data only
 	return q
 }
 
@@ -59,7 +61,7 @@ func (q *queue) hold(port uint16) {
 	binary.NativeEndian.PutUint16(info, queueNum)
 	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Register: 1, Data: []byte{byte(UDP)}},
+		&expr.Cmp{Register: 1, Data: []byte{byte(ctsync.UDP)}},
 		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: 1},
 		&expr.Cmp{Register: 1, Data: binary.BigEndian.AppendUint16(nil, port)},
 		&expr.Target{Name: "NFQUEUE", Info: &info},
@@ -72,21 +74,14 @@ func (q *queue) hold(port uint16) {
 // take waits for a packet and returns its number.
 func (q *queue) take() []byte {
 	q.t.Helper()
-	b := make([]byte, 4096)
-	_ = q.c.SetReadDeadline(time.Now().Add(5 * time.Second))
-	n, err := q.c.Read(b)
-	if err != nil {
-		q.t.Fatal(err)
+	messages, err := q.c.Receive()
+	if err != nil || len(messages) == 0 {
+		q.t.Fatal(messages, err)
 	}
-	_, data, _, _ := nextMessage(b[:n])
-	typ, hdr, _, ok := nextAttr(data[nfgenLen:])
-	if !ok || typ != 1 {
-		q.t.Fatalf("no packet header in % x", b[:n])
-	}
-	return hdr[:4]
+	return nl.Find(messages[0].Data[nfgenLen:], 1)[:4] // NFQA_PACKET_HDR
 }
 
 // release lets the packet go on.
 func (q *queue) release(id []byte) {
-	q.message(1, func(b []byte) []byte { return attr(b, 2, append([]byte{0, 0, 0, 1}, id...)...) })
+	q.message(1, func(b *nl.Buffer) { b.Bytes(2, append([]byte{0, 0, 0, 1}, id...)...) })
 }
