@@ -233,8 +233,6 @@ func TestRoutingRefusesWrongSettings(t *testing.T) {
 		{"overlapping subnets", routing.Config{Reach: routing.Reach{Enabled: true}, Subnets: []netip.Prefix{
 			netip.MustParsePrefix("172.18.0.0/29"), netip.MustParsePrefix("fd69::/125")}}, "",
 			"masquerade subnet 172.18.0.0/29 overlaps address 172.18.0.11/24 of eth0: choose another one (masqueradeSubnets)"},
-		{"missing device", routing.Config{Reach: routing.Reach{Enabled: true}, Device: "br-ex"}, "",
-			"device br-ex does not exist: create it or correct device"},
 		{"used priority", steering(func(*routing.Steering) {}), "ip rule add priority 30 fwmark 1 lookup 100",
 			"IPv4 rule priority 30 is used by others (from all fwmark 0x1/0xffffffff lookup 100): set steering.priority to a free one"},
 		{"used table", steering(func(*routing.Steering) {}), "ip route add 192.0.2.0/24 dev eth0 table 7",

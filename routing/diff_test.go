@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package routing
+package routing_test
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	. "github.com/nftproxy/nftproxy/routing"
 )
 
 // randomSet draws from a small universe, so that two sets share entries and contend for slots.
@@ -18,8 +20,8 @@ func randomSet(rng *rand.Rand) Set {
 	slots := map[any]bool{}
 	for range rng.IntN(14) {
 		e := randomEntry(rng)
-		if !slots[e.slot()] {
-			slots[e.slot()] = true
+		if !slots[e.Slot()] {
+			slots[e.Slot()] = true
 			s[e] = struct{}{}
 		}
 	}
@@ -59,10 +61,10 @@ func carry(have Set, ops []Op) (Set, error) {
 	now := have.Clone()
 	held := map[any]Entry{}
 	for e := range now {
-		held[e.slot()] = e
+		held[e.Slot()] = e
 	}
 	for _, op := range ops {
-		at := op.Entry.slot()
+		at := op.Entry.Slot()
 		switch op.Verb {
 		case Add:
 			if held[at] != nil {
@@ -112,7 +114,7 @@ func TestDiffLaws(t *testing.T) {
 			}
 		}
 		if !now.Equal(expect) {
-			t.Fatalf("(-want +got):\n%s", cmp.Diff(lines(expect, indexName), lines(now, indexName)))
+			t.Fatalf("(-want +got):\n%s", cmp.Diff(lines(expect, IndexName), lines(now, IndexName)))
 		}
 		if len(ops) > changed {
 			t.Fatalf("%d operations for %d changes", len(ops), changed)

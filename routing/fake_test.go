@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package routing
+package routing_test
 
 import (
 	"context"
@@ -10,6 +10,9 @@ import (
 	"math/rand/v2"
 	"sync"
 	"syscall"
+
+	. "github.com/nftproxy/nftproxy/routing"
+	. "github.com/nftproxy/nftproxy/routing/kernel"
 )
 
 // fake is a System in memory. It holds each slot once, as the kernel does, refuses what the kernel would refuse, tells
@@ -31,12 +34,16 @@ type fake struct {
 	subs     int
 }
 
+// newFake seeds the fake's own random source from rng: the Manager's goroutine draws from it.
 func newFake(rng *rand.Rand) *fake {
-	return &fake{state: worker(), entries: Set{}, foreign: map[any]bool{}, rng: rng, broken: make(chan error)}
+	return &fake{
+		state: worker(), entries: Set{}, foreign: map[any]bool{}, broken: make(chan error),
+		rng: rand.New(rand.NewPCG(rng.Uint64(), rng.Uint64())),
+	}
 }
 
 // Read implements System.
-func (f *fake) Read(context.Context, uint32) (State, error) {
+func (f *fake) Read(context.Context, Config) (State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reads++
@@ -50,7 +57,7 @@ func (f *fake) Read(context.Context, uint32) (State, error) {
 		if l, ok := e.(LooseRPF); ok {
 			for i := range s.Links {
 				if s.Links[i].Index == l.Index {
-					s.Links[i].RPFilter = rpLoose
+					s.Links[i].RPFilter = RPLoose
 				}
 			}
 			continue
@@ -69,7 +76,7 @@ func (f *fake) Apply(_ context.Context, have Set, ops []Op, name func(int) strin
 	for _, op := range ops {
 		err := f.carryOut(op)
 		if err != nil {
-			failed = append(failed, &OpError{op, op.Verb.String() + " " + op.Entry.Text(name), err})
+			failed = append(failed, &OpError{Op: op, Text: op.Verb.String() + " " + op.Entry.Text(name), Err: err})
 			continue
 		}
 		if op.Verb == Remove {
@@ -90,7 +97,7 @@ func (f *fake) carryOut(op Op) error {
 	switch {
 	case f.denied:
 		return syscall.EPERM
-	case f.foreign[op.Entry.slot()] && op.Verb != Remove:
+	case f.foreign[op.Entry.Slot()] && op.Verb != Remove:
 		return syscall.EEXIST
 	case f.rng.Float64() < f.failRate/2:
 		return syscall.ENOBUFS
@@ -99,7 +106,7 @@ func (f *fake) carryOut(op Op) error {
 		delete(f.entries, op.Entry)
 	} else {
 		for e := range f.entries {
-			if e.slot() == op.Entry.slot() {
+			if e.Slot() == op.Entry.Slot() {
 				delete(f.entries, e)
 			}
 		}

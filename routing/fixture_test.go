@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package routing
+package routing_test
 
 import (
 	"math/rand/v2"
@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	. "github.com/nftproxy/nftproxy/routing"
 )
 
 // Addresses of the tests: node 172.18.0.3 / fd00:18::3 on eth0 (2), pod gateway mp0 (3) with 10.244.1.2/24 towards
@@ -113,13 +115,13 @@ func worker() State {
 			{Index: 2, Prefix: netip.MustParsePrefix("fe80::3/64")},
 			{Index: 3, Prefix: netip.MustParsePrefix("fd00:10:244:1::2/64"), Global: true},
 		},
-		AllRPFilter: rpStrict,
+		AllRPFilter: RPStrict,
 		Forwarding:  map[Family]bool{IPv4: true, IPv6: true},
 	}
 }
 
-// link returns a pointer into s, to change it.
-func (s State) mutable(name string) *Link {
+// mutable returns a pointer into s, to change it.
+func mutable(s *State, name string) *Link {
 	for i := range s.Links {
 		if s.Links[i].Name == name {
 			return &s.Links[i]
@@ -128,7 +130,7 @@ func (s State) mutable(name string) *Link {
 	panic(name)
 }
 
-func (s State) without(addr string) State {
+func without(s State, addr string) State {
 	var out []Addr
 	for _, a := range s.Addrs {
 		if a.Prefix.Addr().String() != addr {
@@ -167,7 +169,18 @@ func trim(s string) string {
 	return b.String()
 }
 
-// seeded returns a random source whose seed is printed; ROUTING_SEED replays it.
+// owned returns the entries of now without loose filters that are not wanted, which are nobody's.
+func owned(now, want Set) Set {
+	out := Set{}
+	for e := range now {
+		if e.Kind() != KindSysctl || want.Has(e) {
+			out[e] = struct{}{}
+		}
+	}
+	return out
+}
+
+// seeded returns a random source whose seed is printed; ROUTING_SEED replays it. It belongs to one goroutine.
 func seeded(t testing.TB) *rand.Rand {
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("ROUTING_SEED"); s != "" {

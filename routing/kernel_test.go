@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package routing
+package routing_test
 
 import (
 	"context"
@@ -13,6 +13,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	. "github.com/nftproxy/nftproxy/routing"
+	. "github.com/nftproxy/nftproxy/routing/kernel"
 )
 
 // newWorker makes a namespace that looks like a node of the lab to us: eth0 and mp0 with the addresses of the fixtures,
@@ -131,7 +134,7 @@ func TestKernelShowsUs(t *testing.T) {
 			"10.96.0.0/16 via 169.254.169.4 dev eth0 src 172.18.0.3 metric 1024 onlink mtu 1400"},
 		{"ip -6 route show proto 110 fd00:10:96::/112",
 			"fd00:10:96::/112 via fd69::4 dev eth0 src fd00:18::3 metric 1024 onlink mtu 1400 pref medium"},
-		{"ip route show table 7", "10.96.0.0/16 via 10.244.1.1 dev mp0 proto 110 metric 1024"},
+		{"ip route show table 7", "10.96.0.0/16 via 10.244.1.1 dev mp0 proto 110 metric 1024 mtu 1400"},
 		{"ip rule show priority 30", "30:	from all fwmark 0x1745ec lookup 7 proto 110"},
 		{"ip -6 rule show priority 30", "30:	from all fwmark 0x1745ec lookup 7 proto 110"},
 		{"ip neigh show 169.254.169.4", "169.254.169.4 dev eth0 lladdr 0a:58:a9:fe:a9:04 PERMANENT proto 110"},
@@ -184,7 +187,7 @@ func TestKernelReplaces(t *testing.T) {
 		{"10.96.0.0/16", "172.18.0.3", "172.18.0.1", "172.18.0.2", "169.254.169.4", "10.244.1.1"},
 		{"fd00:10:96::/112", "fd00:18::3", "fd00:18::1", "fd00:18::2", "fd69::4", "fd00:10:244:1::1"},
 	} {
-		base := Route{Table: tableMain, Dst: netip.MustParsePrefix(f.dst), Metric: 1024, Index: eth0}
+		base := Route{Table: TableMain, Dst: netip.MustParsePrefix(f.dst), Metric: 1024, Index: eth0}
 		with := func(change func(*Route)) Entry { r := base; change(&r); return r }
 		hop := netip.MustParseAddr(f.hop)
 		steps := []Set{
@@ -216,7 +219,7 @@ func TestKernelReplaces(t *testing.T) {
 
 func mustLink(t testing.TB, s State, name string) Link {
 	t.Helper()
-	l, ok := s.link(name)
+	l, ok := LinkOf(s, name)
 	if !ok {
 		t.Fatalf("no link %s", name)
 	}
@@ -231,7 +234,7 @@ func TestKernelPartialFailure(t *testing.T) {
 	n.run("ip route add 10.96.0.0/16 dev eth0 metric 1024") // others hold the slot
 	s := n.read(k)
 	good := Plan(must(steeringConfig().Normalize()), s, nil).Want
-	bad := Route{Table: tableMain, Dst: netip.MustParsePrefix("192.0.2.0/24"), Metric: 1024, Index: 4711}
+	bad := Route{Table: TableMain, Dst: netip.MustParsePrefix("192.0.2.0/24"), Metric: 1024, Index: 4711}
 	want := good.Clone()
 	want[bad] = struct{}{}
 	now, err := k.Apply(context.Background(), s.Have(), Diff(s.Have(), want), s.Name)
@@ -242,14 +245,14 @@ func TestKernelPartialFailure(t *testing.T) {
 	if !errors.As(err, &op) || !errors.Is(err, syscall.EEXIST) || !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("error %v wraps no OpError with the errnos", err)
 	}
-	if got := taken(err); len(got) != 1 || !strings.HasPrefix(got[0].Text, "add route 10.96.0.0/16 via 169.254.169.4 dev eth0") {
-		t.Errorf("taken slots: %v", got)
+	if !strings.Contains(err.Error(), "add route 10.96.0.0/16 via 169.254.169.4 dev eth0 onlink src 172.18.0.3 metric 1024: file exists") {
+		t.Errorf("the slot of others is not named: %v", err)
 	}
 	if s := n.read(k); !s.Have().Equal(now) {
 		t.Errorf("(-kernel +told):\n%s", cmp.Diff(lines(s.Have(), s.Name), lines(now, s.Name)))
 	}
 	for e := range good {
-		if r, ok := e.(Route); !now.Has(e) && !(ok && r.Dst.String() == "10.96.0.0/16" && r.Table == tableMain) {
+		if r, ok := e.(Route); !now.Has(e) && !(ok && r.Dst.String() == "10.96.0.0/16" && r.Table == TableMain) {
 			t.Errorf("%s was not applied", e.Text(s.Name))
 		}
 	}
@@ -272,7 +275,7 @@ func TestKernelAppliesNothingAfterCancel(t *testing.T) {
 func TestDumpOfMissingTable(t *testing.T) {
 	n := newNode(t)
 	k := n.kernel()
-	if s, err := k.Read(context.Background(), 4711); err != nil || len(s.TableRoutes) != 0 {
+	if s, err := k.Read(context.Background(), Config{Steering: Steering{Table: 4711}}); err != nil || len(s.TableRoutes) != 0 {
 		t.Errorf("%v, %v", s.TableRoutes, err)
 	}
 }
@@ -371,7 +374,7 @@ func BenchmarkRead(b *testing.B) {
 	k := n.kernel()
 	converge(b, n, k, must(allConfig().Normalize()))
 	for b.Loop() {
-		if _, err := k.Read(context.Background(), DefaultTable); err != nil {
+		if _, err := k.Read(context.Background(), must(allConfig().Normalize())); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,13 +1,12 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package routing
+package routing_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +14,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	. "github.com/nftproxy/nftproxy/routing"
+	. "github.com/nftproxy/nftproxy/routing/kernel"
 )
 
 // managed runs a Manager over a fake inside a synctest bubble. stop ends it and returns what Run returned.
@@ -38,7 +40,7 @@ func settle(d time.Duration) {
 
 func planned(t *testing.T, c Config, f *fake) Set {
 	t.Helper()
-	s := must(f.Read(context.Background(), 0))
+	s := must(f.Read(context.Background(), Config{}))
 	return Plan(must(c.Normalize()), s, nil).Want
 }
 
@@ -112,7 +114,7 @@ func TestManagerCost(t *testing.T) {
 		}
 		for e := range f.holds() {
 			f.behindItsBack(func() { delete(f.entries, e) })
-			settle(repairLimit)
+			settle(100 * time.Millisecond)
 			if n := f.written(); n != 1 || !f.holds().Has(e) {
 				t.Errorf("%d operations to repair %v", n, e)
 			}
@@ -172,67 +174,69 @@ func TestManagerCounts(t *testing.T) {
 			t.Error(err)
 		}
 		same(t, "after the end everything stays", planned(t, allConfig(), f), f.holds())
-		if n := len(m.patient.buckets); n > len(f.holds()) {
-			t.Errorf("memory of %d entries for %d wanted", n, len(f.holds()))
-		}
 	})
 }
 
-// TestManagerHolds: a restart that does not know the service CIDRs yet, or is told to wait, adds but neither changes nor
-// removes anything until it is told all; then what is too many goes.
+// TestManagerHolds: a restart that does not know the service CIDRs yet adds but neither changes nor removes anything
+// until it does; then what is not wanted goes.
 func TestManagerHolds(t *testing.T) {
 	full := allConfig()
 	full.NodeAddrs = addrs("172.18.0.3", "fd00:18::3")
 	early := full
 	early.ServiceCIDRs = nil
-	other := full
-	other.Metric, other.NodeAddrs = 7, nil
-	for name, c := range map[string]Config{"service CIDRs not known": early, "told to wait": other} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFake(seeded(t))
-				f.entries = planned(t, full, f)
-				before := f.holds()
-				m := must(New(f, c, nil))
-				if len(c.ServiceCIDRs) > 0 {
-					m.Hold()
-				}
-				ctx, cancel := context.WithCancel(context.Background())
-				done := make(chan error, 1)
-				go func() { done <- m.Run(ctx) }()
-				settle(time.Minute)
-				for e := range before {
-					if !f.holds().Has(e) {
-						t.Errorf("%s is gone before all was known", e.Text(indexName))
-					}
-				}
-				f.behindItsBack(func() { // what is new is refused: still nothing may go
-					f.state.Addrs = append(f.state.Addrs, Addr{Index: 2, Prefix: netip.MustParsePrefix("10.96.0.1/24")})
-				})
-				if err := m.Update(full); err != nil {
-					t.Fatal(err)
-				}
-				settle(time.Minute)
-				for e := range before {
-					if !f.holds().Has(e) && len(c.ServiceCIDRs) == 0 {
-						t.Errorf("%s is gone although what is new is not in force", e.Text(indexName))
-					}
-				}
-				f.behindItsBack(func() { f.state = worker() })
-				settle(time.Second)
-				same(t, "when all was known", before, f.holds())
-				if err := m.Update(early); err != nil {
-					t.Fatal(err)
-				}
-				settle(time.Second)
-				same(t, "when the service CIDRs went", planned(t, early, f), f.holds())
-				cancel()
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(seeded(t))
+		f.entries = planned(t, full, f)
+		before := f.holds()
+		m, stop := managed(t, f, early)
+		settle(time.Minute)
+		for e := range before {
+			if !f.holds().Has(e) {
+				t.Errorf("%s is gone before the service CIDRs are known", e.Text(IndexName))
+			}
+		}
+		for _, c := range []Config{full, early} {
+			if err := m.Update(c); err != nil {
+				t.Fatal(err)
+			}
+			settle(time.Minute)
+			same(t, "after an update", planned(t, c, f), f.holds())
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestManagerReportsRefusedUpdate: a configuration that is wrong in itself leaves the old one in force and stays a
+// problem until there is a right one.
+func TestManagerReportsRefusedUpdate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(seeded(t))
+		m, stop := managed(t, f, allConfig())
+		settle(time.Second)
+		bad := allConfig()
+		bad.NodeAddrs = addrs("::ffff:172.18.0.3")
+		if err := m.Update(bad); err == nil {
+			t.Error("accepted")
+		}
+		settle(2 * time.Minute)
+		same(t, "while refused", planned(t, allConfig(), f), f.holds())
+		want := "conflict: new configuration not in force: nodeAddrs: \"::ffff:172.18.0.3\" is neither an IPv4 nor an IPv6 address: write it plainly\n"
+		if got := problemLines(m.Stats().Problems); got != want {
+			t.Errorf("problems: %s\nwant %s", got, want)
+		}
+		if err := m.Update(allConfig()); err != nil {
+			t.Error(err)
+		}
+		settle(time.Second)
+		if got := problemLines(m.Stats().Problems); got != "" {
+			t.Errorf("problems: %s", got)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestManagerUnreadable: while the kernel cannot be read nothing is written, and what comes back later is no repair,
@@ -277,7 +281,7 @@ func TestManagerTaken(t *testing.T) {
 				route = r
 			}
 		}
-		f.foreign[route.slot()] = true
+		f.foreign[route.Slot()] = true
 		m, stop := managed(t, f, reachConfig())
 		settle(time.Hour)
 		if n := f.written(); n > 400 { // every 10 s
@@ -291,8 +295,8 @@ func TestManagerTaken(t *testing.T) {
 			t.Error("in sync although a route is missing")
 		default:
 		}
-		f.behindItsBack(func() { delete(f.foreign, route.slot()) })
-		settle(repairLimit)
+		f.behindItsBack(func() { delete(f.foreign, route.Slot()) })
+		settle(100 * time.Millisecond)
 		if !f.holds().Has(route) || len(m.Stats().Problems) != 0 {
 			t.Errorf("not taken when it was free: %s", problemLines(m.Stats().Problems))
 		}
@@ -314,7 +318,7 @@ func TestManagerHearsAgain(t *testing.T) {
 		f.mu.Lock()
 		f.entries = Set{} // nobody hears it
 		f.mu.Unlock()
-		settle(2 * resubWait)
+		settle(2 * time.Second)
 		same(t, "after a new subscription", planned(t, reachConfig(), f), f.holds())
 		if f.subs != 2 {
 			t.Errorf("%d subscriptions", f.subs)

@@ -1,7 +1,7 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package routing
+package routing_test
 
 import (
 	"context"
@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	. "github.com/nftproxy/nftproxy/routing"
+	. "github.com/nftproxy/nftproxy/routing/kernel"
 )
 
 // node is a network namespace without a name, served by one thread that lives in it. It is gone with its last
@@ -142,7 +145,7 @@ func (n *node) kernel() *Kernel {
 // read returns the state of the namespace.
 func (n *node) read(k *Kernel) State {
 	n.t.Helper()
-	s, err := k.Read(context.Background(), DefaultTable)
+	s, err := k.Read(context.Background(), Config{Steering: Steering{Table: DefaultTable}})
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -1,14 +1,19 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package routing
+package routing_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	. "github.com/nftproxy/nftproxy/routing"
 )
 
 func TestPlan(t *testing.T) {
@@ -53,14 +58,15 @@ func TestPlan(t *testing.T) {
 			sysctl net.ipv4.conf.mp0.rp_filter=2
 			address 169.254.169.2/29 dev mp0
 			address fd69::2/125 dev mp0
-			route fd69::1/128 dev mp0 src fd00:18::3 metric 1024
-			route fd69::/125 dev mp0 src fd69::2 metric 1024
-			route 169.254.169.1/32 dev mp0 src 172.18.0.3 metric 1024
-			route 169.254.169.0/29 dev mp0 src 169.254.169.2 metric 1024
+			route fd69::1/128 dev mp0 src fd00:18::3 mtu 1400 metric 1024
+			route fd69::/125 dev mp0 src fd69::2 mtu 1400 metric 1024
+			route 169.254.169.1/32 dev mp0 src 172.18.0.3 mtu 1400 metric 1024
+			route 169.254.169.0/29 dev mp0 src 169.254.169.2 mtu 1400 metric 1024
 			route fd69::3/128 via fd00:10:244:1::1 dev mp0 metric 1024
 			route 169.254.169.3/32 via 10.244.1.1 dev mp0 metric 1024
 			rule IPv4 priority 30 fwmark 0x1745ec lookup 7
-			rule IPv6 priority 30 fwmark 0x1745ec lookup 7`},
+			rule IPv6 priority 30 fwmark 0x1745ec lookup 7`,
+			problems: "waiting: no service CIDR is known, so no Service address is routed: create ServiceCIDR objects or set serviceCIDRs"},
 		{name: "steering", config: steeringConfig(),
 			change: func(c *Config, _ *State) { c.Reach.Enabled = false }, want: `
 			sysctl net.ipv4.conf.mp0.rp_filter=2
@@ -112,17 +118,17 @@ func TestPlan(t *testing.T) {
 			address fd69::2/125 dev mp0
 			neighbour 169.254.169.4 lladdr 0a:58:a9:fe:a9:04 dev eth0 permanent
 			neighbour fd69::4 lladdr 0a:58:a9:fe:a9:04 dev eth0 permanent
-			route fd69::1/128 dev mp0 src fd00:18::3 metric 1024
+			route fd69::1/128 dev mp0 src fd00:18::3 mtu 1400 metric 1024
 			route fd69::4/128 dev eth0 metric 1
-			route fd69::/125 dev mp0 src fd69::2 metric 1024
-			route 169.254.169.1/32 dev mp0 src 172.18.0.3 metric 1024
+			route fd69::/125 dev mp0 src fd69::2 mtu 1400 metric 1024
+			route 169.254.169.1/32 dev mp0 src 172.18.0.3 mtu 1400 metric 1024
 			route 169.254.169.4/32 dev eth0 metric 1
-			route 169.254.169.0/29 dev mp0 src 169.254.169.2 metric 1024
+			route 169.254.169.0/29 dev mp0 src 169.254.169.2 mtu 1400 metric 1024
 			route fd69::3/128 via fd00:10:244:1::1 dev mp0 metric 1024
-			route fd00:10:96::/112 via fd00:10:244:1::1 dev mp0 metric 1024 table 7
+			route fd00:10:96::/112 via fd00:10:244:1::1 dev mp0 mtu 1400 metric 1024 table 7
 			route fd00:10:96::/112 via fd69::4 dev eth0 onlink src fd00:18::3 mtu 1400 metric 1024
 			route 169.254.169.3/32 via 10.244.1.1 dev mp0 metric 1024
-			route 10.96.0.0/16 via 10.244.1.1 dev mp0 metric 1024 table 7
+			route 10.96.0.0/16 via 10.244.1.1 dev mp0 mtu 1400 metric 1024 table 7
 			route 10.96.0.0/16 via 169.254.169.4 dev eth0 onlink src 172.18.0.3 mtu 1400 metric 1024
 			rule IPv4 priority 30 fwmark 0x1745ec lookup 7
 			rule IPv6 priority 30 fwmark 0x1745ec lookup 7`},
@@ -132,8 +138,8 @@ func TestPlan(t *testing.T) {
 				c.Reach.Enabled, c.Steering.Enabled = false, false
 			}, want: `
 			address 169.254.169.2/29 dev mp0
-			route 169.254.169.1/32 dev mp0 src 172.18.0.3 metric 1024
-			route 169.254.169.0/29 dev mp0 src 169.254.169.2 metric 1024
+			route 169.254.169.1/32 dev mp0 src 172.18.0.3 mtu 1400 metric 1024
+			route 169.254.169.0/29 dev mp0 src 169.254.169.2 mtu 1400 metric 1024
 			route 169.254.169.3/32 via 10.244.1.1 dev mp0 metric 1024`},
 		{name: "a missing device leaves out only what needs it", config: steeringConfig(),
 			change: func(c *Config, s *State) { c.ServiceCIDRs, s.Links = prefixes("10.96.0.0/16"), s.Links[:2] }, want: `
@@ -143,13 +149,13 @@ func TestPlan(t *testing.T) {
 			rule IPv4 priority 30 fwmark 0x1745ec lookup 7`,
 			problems: "waiting: device mp0 does not exist: create it or correct steering.device"},
 		{name: "a device that is down", config: steeringConfig(),
-			change: func(c *Config, s *State) { c.ServiceCIDRs, s.mutable("eth0").Up = prefixes("10.96.0.0/16"), false }, want: `
+			change: func(c *Config, s *State) { c.ServiceCIDRs, mutable(s, "eth0").Up = prefixes("10.96.0.0/16"), false }, want: `
 			sysctl net.ipv4.conf.mp0.rp_filter=2
 			route 10.96.0.0/16 via 10.244.1.1 dev mp0 metric 1024 table 7
 			rule IPv4 priority 30 fwmark 0x1745ec lookup 7`,
 			problems: "waiting: the node has no IPv4 address: add one, name one in nodeAddrs, or remove the IPv4 service CIDRs"},
 		{name: "an MTU that IPv6 cannot live with", config: reachConfig(),
-			change: func(c *Config, s *State) { s.mutable("eth0").MTU = 1279 }, want: `
+			change: func(c *Config, s *State) { mutable(s, "eth0").MTU = 1279 }, want: `
 			neighbour 169.254.169.4 lladdr 0a:58:a9:fe:a9:04 dev eth0 permanent
 			route 169.254.169.4/32 dev eth0 metric 1
 			route 10.96.0.0/16 via 169.254.169.4 dev eth0 onlink src 172.18.0.3 metric 1024`,
@@ -228,8 +234,7 @@ func TestRefused(t *testing.T) {
 			}, "masquerade subnet 169.254.169.0/29 overlaps address 169.254.169.2/29 of mp0: choose another one (masqueradeSubnets)"},
 		{"subnet too small", reachConfig(), func(c *Config, _ *State) { c.Subnets = prefixes("169.254.169.0/30", "fd69::/125") },
 			"masquerade subnet 169.254.169.0/30 is too small: give it at least 3 host bits (masqueradeSubnets)"},
-		{"no subnet for a family", reachConfig(), func(c *Config, _ *State) { c.Subnets = prefixes("169.254.169.0/29") },
-			"reach has no IPv6 masquerade subnet: add one (masqueradeSubnets)"},
+		{"no subnet for a family", reachConfig(), func(c *Config, _ *State) { c.Subnets = prefixes("169.254.169.0/29") }, ""},
 		{"two subnets of a family", reachConfig(),
 			func(c *Config, _ *State) { c.Subnets = prefixes("169.254.169.0/29", "169.254.170.0/29", "fd69::/125") },
 			"masqueradeSubnets has two IPv4 entries, the second 169.254.170.0: keep one per family"},
@@ -252,11 +257,13 @@ func TestRefused(t *testing.T) {
 			"device br-ex does not exist: create it or correct device"},
 		{"missing device, service CIDRs not known yet", steeringConfig(),
 			func(c *Config, s *State) { c.ServiceCIDRs, s.Links = nil, s.Links[:2] },
-			"device mp0 does not exist: create it or correct steering.device"},
+			"no service CIDR is known, so no Service address is routed: create ServiceCIDR objects or set serviceCIDRs\n" +
+				"routing: device mp0 does not exist: create it or correct steering.device"},
 		{"gateway not on link, service CIDRs not known yet", steeringConfig(),
 			func(c *Config, _ *State) { c.ServiceCIDRs, c.Steering.Gateways = nil, hops("10.244.9.1") },
-			"gateway 10.244.9.1 is not on link of mp0, which has [10.244.1.2/24]: correct the gateway or give its MAC"},
-		{"device is down", reachConfig(), func(c *Config, s *State) { c.Device, s.mutable("mp0").Up = "mp0", false },
+			"no service CIDR is known, so no Service address is routed: create ServiceCIDR objects or set serviceCIDRs\n" +
+				"routing: gateway 10.244.9.1 is not on link of mp0, which has [10.244.1.2/24]: correct the gateway or give its MAC"},
+		{"device is down", reachConfig(), func(c *Config, s *State) { c.Device, mutable(s, "mp0").Up = "mp0", false },
 			"device mp0 is down: ip link set mp0 up"},
 		{"loopback", reachConfig(), func(c *Config, _ *State) { c.Device = "lo" },
 			"device lo is loopback and has no neighbours: set device to another one"},
@@ -268,7 +275,7 @@ func TestRefused(t *testing.T) {
 			"table 7 is used by others (IPv6 rule 99: from all lookup 7): set steering.table to a free one"},
 		{"table used by routes", steeringConfig(),
 			func(_ *Config, s *State) {
-				s.TableRoutes = []ForeignRoute{{netip.MustParsePrefix("10.0.0.0/8"), 3}}
+				s.TableRoutes = []FoundRoute{{Route{Dst: netip.MustParsePrefix("10.0.0.0/8")}, 3}}
 			}, "table 7 has 1 routes of others (10.0.0.0/8 by protocol 3 first): set steering.table to a free one"},
 		{"mark taken by an earlier rule", steeringConfig(), foreign(ForeignRule{Fam: IPv4, Priority: 9, Table: 100, Mark: 0x400, Mask: 0x400}),
 			"IPv4 rule 9 of others takes packets with mark 0x1745ec first (from all fwmark 0x400/0x400 lookup 100): set steering.priority below 9"},
@@ -285,15 +292,15 @@ func TestRefused(t *testing.T) {
 			"mark 0x1745ec has bits outside its mask 0xff: correct steering.mark or steering.mask"},
 		{"steering without device", steeringConfig(), func(c *Config, _ *State) { c.Steering.Device = "" },
 			"steering names no device: set steering.device to the pod gateway device"},
-		{"steering without a gateway", steeringConfig(), func(c *Config, _ *State) { c.Steering.Gateways = hops("10.244.1.1") },
-			"steering has no IPv6 gateway for the IPv6 service CIDRs: add it to steering.gateways"},
+		{"steering without a gateway", steeringConfig(), func(c *Config, _ *State) { c.Steering.Gateways = nil },
+			"steering has no gateway: add one per family to steering.gateways"},
 		{"gateway not on link", steeringConfig(), func(c *Config, _ *State) { c.Steering.Gateways = hops("10.244.9.1", "fd00:10:244:1::1") },
 			"gateway 10.244.9.1 is not on link of mp0, which has [10.244.1.2/24]: correct the gateway or give its MAC"},
-		{"gateway device without address", steeringConfig(), func(_ *Config, s *State) { *s = s.without("10.244.1.2") },
+		{"gateway device without address", steeringConfig(), func(_ *Config, s *State) { *s = without(*s, "10.244.1.2") },
 			"device mp0 has no IPv4 address yet, so gateway 10.244.1.1 is not on link: add an address, or give the gateway's MAC"},
 		{"strict filter that is not ours to change", steeringConfig(), func(c *Config, s *State) { c.CheckSysctlsOnly = true },
 			"rp_filter of mp0 is strict and drops replies to steered packets: sysctl -w net.ipv4.conf.mp0.rp_filter=2"},
-		{"loose filter is fine", steeringConfig(), func(c *Config, s *State) { c.CheckSysctlsOnly, s.mutable("mp0").RPFilter = true, 2 }, ""},
+		{"loose filter is fine", steeringConfig(), func(c *Config, s *State) { c.CheckSysctlsOnly, mutable(s, "mp0").RPFilter = true, 2 }, ""},
 		{"no filter is fine", steeringConfig(), func(c *Config, s *State) { c.CheckSysctlsOnly, s.AllRPFilter = true, 0 }, ""},
 		{"hand-off without device", handOffConfig(), func(c *Config, _ *State) { c.HandOff.Device = "" },
 			"hand-off names no device: set handOff.device to the one the balancer sits behind"},
@@ -331,7 +338,7 @@ func refusedLines(t *testing.T, c Config, s State) string {
 	t.Helper()
 	c, err := c.Normalize()
 	if err == nil {
-		err = refusal(Plan(c, s, nil).Problems, Waiting)
+		err = Refusal(Plan(c, s, nil).Problems, Waiting)
 	}
 	if err == nil {
 		return ""
@@ -343,6 +350,124 @@ func refusedLines(t *testing.T, c Config, s State) string {
 	return err.Error()
 }
 
+// TestPlanSetsAside: what is in conflict, or has no gateway, is left out alone and reported; the rest is planned. want
+// are the destinations of routes, by table.
+func TestPlanSetsAside(t *testing.T) {
+	const subnets = "fd69::4/128 169.254.169.4/32 "
+	for _, tt := range []struct {
+		name     string
+		config   Config
+		change   func(*Config, *State)
+		want     string
+		problems string
+	}{
+		{"one service CIDR that overlaps an interface", reachConfig(), func(c *Config, _ *State) {
+			c.ServiceCIDRs = prefixes("10.96.0.0/16", "172.18.0.0/20", "fd00:10:96::/112")
+		}, subnets + "fd00:10:96::/112 10.96.0.0/16",
+			"conflict: service CIDR 172.18.0.0/20 overlaps address 172.18.0.3/16 of eth0: change serviceCIDRs or the address"},
+		{"one service CIDR that contains the node", reachConfig(), func(c *Config, _ *State) {
+			c.ServiceCIDRs = append(c.ServiceCIDRs, prefixes("fd00::/16")...)
+			c.NodeAddrs = addrs("172.18.0.3", "fd00:18::3")
+		}, subnets + "fd00:10:96::/112 10.96.0.0/16", "conflict: service CIDR fd00::/16 overlaps pod CIDR fd00:10:244::/56: change serviceCIDRs or podCIDRs\n" +
+			"conflict: service CIDR fd00::/16 contains the node's address fd00:18::3: change serviceCIDRs"},
+		{"one masquerade subnet", handOffConfig(), func(c *Config, s *State) {
+			s.Addrs = append(s.Addrs, Addr{Index: 2, Prefix: netip.MustParsePrefix("169.254.169.6/28")})
+		}, "fd69::1/128 fd69::/125 fd69::3/128 fd00:10:96::/112 169.254.169.3/32 10.96.0.0/16",
+			"conflict: masquerade subnet 169.254.169.0/29 overlaps address 169.254.169.6/28 of eth0: choose another one (masqueradeSubnets)"},
+		{"one virtual address", handOffConfig(), func(c *Config, _ *State) {
+			c.HandOff.Virtual, c.Masquerade.Enabled = addrs("10.96.1.1", "fd69::3"), false
+		}, "fd69::3/128 fd00:10:96::/112 10.96.0.0/16", "conflict: virtual address 10.96.1.1 lies in 10.96.0.0/16: choose another one (handOff.virtual)"},
+		{"steering of one family", steeringConfig(), func(c *Config, _ *State) { c.Steering.Gateways = hops("10.244.1.1") },
+			subnets + "fd00:10:96::/112 7:10.96.0.0/16 10.96.0.0/16",
+			"note: steering has no IPv6 gateway, so IPv6 is not steered: add one to steering.gateways"},
+		{"steering of both families on a node of one", steeringConfig(), func(c *Config, _ *State) {
+			c.Steering.Gateways, c.NodeAddrs = hops("10.244.1.1"), addrs("172.18.0.3")
+		}, "169.254.169.4/32 7:10.96.0.0/16 10.96.0.0/16", ""},
+		{"reach with a subnet of one family", reachConfig(), func(c *Config, _ *State) { c.Subnets = prefixes("169.254.169.0/29") },
+			"169.254.169.4/32 10.96.0.0/16",
+			"note: reach has no IPv6 masquerade subnet, so IPv6 Services are not routed: add one (masqueradeSubnets)"},
+		{"hand-off with a gateway and a subnet of one family", handOffConfig(), func(c *Config, _ *State) {
+			c.Subnets, c.HandOff.Gateways, c.Masquerade.Enabled = prefixes("169.254.169.0/29"), nil, false
+		}, "169.254.169.4/32 169.254.169.3/32 10.96.0.0/16",
+			"note: hand-off has no IPv6 gateway and no IPv6 masquerade subnet, so IPv6 is not handed over: add one to handOff.gateways"},
+		{"a family that the cluster may not have", handOffConfig(), func(c *Config, s *State) {
+			c.ServiceCIDRs, c.HandOff.Cluster, c.Masquerade.Enabled, s.Forwarding = nil, false, false, map[Family]bool{IPv4: true}
+		}, "fd69::3/128 169.254.169.3/32", "waiting: IPv6 forwarding is off, and hand-off forwards: sysctl -w net.ipv6.conf.all.forwarding=1"},
+		{"the subnet of a running OVN-Kubernetes", handOffConfig(), func(c *Config, s *State) {
+			for _, a := range prefixes("169.254.169.2/29", "fd69::2/125") {
+				s.Addrs = append(s.Addrs, Addr{Index: 3, Prefix: a})
+			}
+			c.HandOff.Gateways = nil
+		}, "fd69::1/128 fd69::4/128 fd69::/125 169.254.169.1/32 169.254.169.4/32 169.254.169.0/29 " +
+			"fd69::3/128 fd00:10:96::/112 169.254.169.3/32 10.96.0.0/16", ""},
+		{"the subnet of others that hand-off does not use", handOffConfig(), func(c *Config, s *State) {
+			s.Addrs = append(s.Addrs, Addr{Index: 2, Prefix: netip.MustParsePrefix("169.254.169.2/29")})
+			c.HandOff.Virtual, c.Masquerade.Enabled = addrs("192.0.2.3", "2001:db8::3"), false
+		}, "2001:db8::3/128 fd00:10:96::/112 192.0.2.3/32 10.96.0.0/16", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, s := tt.config, worker()
+			tt.change(&c, &s)
+			r := Plan(must(c.Normalize()), s, nil)
+			var got []string
+			for _, e := range r.Want.Sorted() {
+				if x, ok := e.(Route); ok {
+					got = append(got, strings.TrimPrefix(fmt.Sprintf("%d:%s", x.Table, x.Dst), "254:"))
+				}
+				if a, ok := e.(Address); ok && slices.ContainsFunc(s.Addrs, func(o Addr) bool { return o.Index == a.Index && o.Prefix == a.Prefix }) {
+					t.Errorf("%s is there already", e.Text(s.Name))
+				}
+			}
+			if d := cmp.Diff(tt.want, strings.Join(got, " ")); d != "" {
+				t.Errorf("routes (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(trim(tt.problems), problemLines(r.Problems)); d != "" {
+				t.Errorf("problems (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+// TestPlanFindsShadowed: a route of others that the kernel prefers to one of ours is a conflict, unless it leads to the
+// same next hop. Nothing is reported of routes that are not there yet.
+func TestPlanFindsShadowed(t *testing.T) {
+	c := handOffConfig()
+	c.Steering = steeringConfig().Steering
+	c = must(c.Normalize())
+	s := worker()
+	s.Ours = Plan(c, s, nil).Want
+	at := netip.MustParseAddr("10.96.0.0")
+	other := Route{Table: TableMain, Dst: dualCIDRs()[0], Metric: 5, Index: 2, Gateway: netip.MustParseAddr("172.18.0.1")}
+	same := other
+	same.Index, same.Gateway = 3, netip.MustParseAddr("10.244.1.1")
+	for _, tt := range []struct {
+		name string
+		at   Lookup
+		by   FoundRoute
+		want string
+	}{
+		{"ours", Lookup{Dst: at}, FoundRoute{other, Protocol}, ""},
+		{"smaller metric", Lookup{Dst: at}, FoundRoute{other, 4},
+			"route 10.96.0.0/16 via 172.18.0.1 dev eth0 metric 5 of others (protocol 4) takes packets to 10.96.0.0/16: remove it, or set metric below 5"},
+		{"same next hop", Lookup{Dst: at}, FoundRoute{same, 4}, ""},
+		{"steered", Lookup{Dst: at, Mark: DefaultMark}, FoundRoute{other, 4},
+			"route 10.96.0.0/16 via 172.18.0.1 dev eth0 metric 5 of others (protocol 4) takes packets to 10.96.0.0/16: remove it, or set metric below 5"},
+	} {
+		s.Found = map[Lookup]FoundRoute{tt.at: tt.by}
+		if !slices.Contains(c.Lookups(), tt.at) {
+			t.Errorf("%s: %v is not looked up", tt.name, tt.at)
+		}
+		if got := strings.TrimPrefix(strings.TrimSpace(problemLines(Plan(c, s, nil).Problems)), "conflict: "); got != tt.want {
+			t.Errorf("%s: got %s\nwant %s", tt.name, got, tt.want)
+		}
+		fresh := s
+		fresh.Ours = nil
+		if got := problemLines(Plan(c, fresh, nil).Problems); got != "" {
+			t.Errorf("%s, before ours is there: %s", tt.name, got)
+		}
+	}
+}
+
 // TestPlanFollowsRenamedDevice: the device that was chosen stays chosen until another one takes its name.
 func TestPlanFollowsRenamedDevice(t *testing.T) {
 	c := must(steeringConfig().Normalize())
@@ -351,7 +476,7 @@ func TestPlanFollowsRenamedDevice(t *testing.T) {
 	before := r.Want
 
 	s = worker()
-	s.mutable("mp0").Name = "old0"
+	mutable(&s, "mp0").Name = "old0"
 	r = Plan(c, s, r.Devices)
 	if !r.Want.Equal(before) {
 		t.Errorf("entries changed when the device was renamed:\n%s", lines(r.Want, s.Name))

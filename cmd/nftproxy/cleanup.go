@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nftproxy/nftproxy/nft/kernel"
-	"github.com/nftproxy/nftproxy/routing"
+	routingkernel "github.com/nftproxy/nftproxy/routing/kernel"
 )
 
 const aboutCleanup = `cleanup removes everything that nftproxy made on this node, and nothing else: its
@@ -69,12 +69,12 @@ func removeAll(ctx context.Context, out io.Writer, kubeProxy bool) error {
 	if err != nil {
 		return permission(fmt.Errorf("remove what a trace left: %w", err))
 	}
-	routes, err := routing.Open()
+	routes, err := routingkernel.Open()
 	if err != nil {
 		return err
 	}
 	defer routes.Close()
-	n, err := routing.Cleanup(ctx, routes)
+	n, err := routingkernel.Cleanup(ctx, routes)
 	report.count(n, "addresses, routes, rules and neighbours of ours")
 	if err != nil {
 		return permission(fmt.Errorf("remove our routing: %w", err))

@@ -30,6 +30,7 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/manifests"
 	"github.com/nftproxy/nftproxy/routing"
+	routingkernel "github.com/nftproxy/nftproxy/routing/kernel"
 )
 
 const aboutDump = `dump reads the tables of this node from the kernel and prints, for each Service
@@ -211,12 +212,12 @@ func countFlows(ctx context.Context, doc *inspect.Dump) error {
 }
 
 func routingLines(ctx context.Context) ([]routing.Line, error) {
-	kernel, err := routing.Open()
+	kernel, err := routingkernel.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer kernel.Close()
-	return routing.Dump(ctx, kernel)
+	return routingkernel.Dump(ctx, kernel)
 }
 
 // graph returns the writer of the graph of one Service, with the places of endpoints if the flags name a source.

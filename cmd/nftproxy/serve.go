@@ -155,6 +155,9 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 		FirstSync: func() {
 			settle()
 			go takeOver(ctx)
+			if !cfg.Own.Routing.Enabled() {
+				go removeRouting(ctx)
+			}
 		},
 	}
 	if p.events != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/nftproxy/nftproxy/proxier"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
 	"github.com/nftproxy/nftproxy/routing"
+	routingkernel "github.com/nftproxy/nftproxy/routing/kernel"
 )
 
 // addFlows makes the part that deletes stale conntrack entries.
@@ -75,18 +76,19 @@ func (r *flowReport) pass(pass conntrack.Pass) {
 }
 
 // addRouting makes the part that keeps addresses, routes and rules, if any mode
-// of it is switched on. It refuses to start on a node where it cannot work.
+// of it is switched on. It refuses to start where something of others is in the
+// way; it waits for what is only missing.
 func (p *parts) addRouting(ctx context.Context) error {
 	wanted := p.cfg.Own.Routing
 	if !wanted.Enabled() {
 		return nil
 	}
-	kernel, err := routing.Open()
+	kernel, err := routingkernel.Open()
 	if err != nil {
 		return fmt.Errorf("routing: %w", err)
 	}
 	log := slog.New(logr.ToSlogHandler(klog.FromContext(ctx)))
-	manager, err := routing.New(kernel, wanted, log)
+	manager, err := routingkernel.New(kernel, wanted, log)
 	if err == nil {
 		err = manager.Check(ctx)
 	}
@@ -107,10 +109,35 @@ func (p *parts) addRouting(ctx context.Context) error {
 	return nil
 }
 
+// removeRouting removes the addresses, routes, rules and neighbours that an
+// earlier run made when routing was switched on. Call it once our tables no
+// longer lead packets to them.
+func removeRouting(ctx context.Context) {
+	kernel, err := routingkernel.Open()
+	if err != nil {
+		klog.ErrorS(err, "Routing entries of an earlier run could not be looked for")
+		return
+	}
+	defer kernel.Close()
+	n, err := routingkernel.Cleanup(ctx, kernel)
+	if n > 0 {
+		klog.InfoS("Removed the routing entries of an earlier run, routing is switched off", "entries", n)
+	}
+	if err != nil {
+		klog.ErrorS(err, "Routing entries of an earlier run could not be removed; run `nftproxy cleanup` when nftproxy is stopped")
+	}
+}
+
 // routingStats has an entry for every kind, so that each series exists from
 // the start.
-func routingStats(s routing.Stats) metrics.Routing {
-	out := metrics.Routing{Entries: map[string]int{}, Wanted: map[string]int{}, Repaired: map[string]uint64{}}
+func routingStats(s routingkernel.Stats) metrics.Routing {
+	out := metrics.Routing{Entries: map[string]int{}, Wanted: map[string]int{}, Repaired: map[string]uint64{}, Problems: map[string]int{}}
+	for _, s := range routing.Severities() {
+		out.Problems[s.String()] = 0
+	}
+	for _, p := range s.Problems {
+		out.Problems[p.Severity.String()]++
+	}
 	for _, k := range routing.Kinds() {
 		out.Entries[k.String()], out.Wanted[k.String()], out.Repaired[k.String()] = s.Entries[k], s.Wanted[k], s.Repaired[k]
 	}

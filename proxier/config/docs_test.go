@@ -38,7 +38,7 @@ var routingDoc = map[string]string{
 	"device":             "Device of the service routes; empty: the one that holds the node's address.",
 	"mtu":                "MTU of the service routes, 0 for none.",
 	"metric":             "Metric of all routes.",
-	"wait":               "Wait for devices and gateways that are not there yet, rather than to refuse to start.",
+	"wait":               "Without effect: devices and gateways that are not there yet are always waited for.",
 	"checkSysctlsOnly":   "A strict rp_filter where it must be loose is an error, and not set to loose.",
 	"reach.enabled":      "Routes for host processes to the service CIDRs, for nodes without a fitting route.",
 	"reach.mac":          "Link-layer address of the next hop that stands for Services; nobody needs to have it.",

@@ -56,7 +56,7 @@ func everything(m *Metrics) {
 	m.SetAsideEvent("Service")
 	m.ServiceAside("default", "wide", "too-large")
 	m.RoutingFrom(func() Routing {
-		return Routing{Entries: map[string]int{"route": 3}, Wanted: map[string]int{"route": 4}, Repaired: map[string]uint64{"route": 5}}
+		return Routing{Entries: map[string]int{"route": 3}, Wanted: map[string]int{"route": 4}, Repaired: map[string]uint64{"route": 5}, Problems: map[string]int{"waiting": 6}}
 	})
 	m.DropCountersFrom(func() []DropCounter {
 		return []DropCounter{{v1.IPv4Protocol, true, "no-endpoints", 8}, {v1.IPv6Protocol, false, "source-ranges", 9}}
@@ -135,6 +135,7 @@ nftproxy_objects_set_aside_total counter {kind}
 nftproxy_refused_total counter {ip_family,reason}
 nftproxy_routing_entries gauge {object}
 nftproxy_routing_entries_wanted gauge {object}
+nftproxy_routing_problems gauge {severity}
 nftproxy_routing_repairs_total counter {object}
 nftproxy_service_connections_total counter {address,ip_family,namespace,port,protocol,service}
 nftproxy_service_set_aside gauge {namespace,reason,service}
@@ -179,6 +180,7 @@ func TestValues(t *testing.T) {
 		`nftproxy_routing_entries{object="route"} 3`,
 		`nftproxy_routing_entries_wanted{object="route"} 4`,
 		`nftproxy_routing_repairs_total{object="route"} 5`,
+		`nftproxy_routing_problems{severity="waiting"} 6`,
 		`nftproxy_elements{ip_family="IPv4",map="services"} 7`,
 		`kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv4"} 1`,
 		`kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv6"} 2`,

@@ -83,6 +83,7 @@ type Routing struct {
 	Entries  map[string]int    // present now
 	Wanted   map[string]int    // that should be present
 	Repaired map[string]uint64 // restored after another program removed or changed them; only grows
+	Problems map[string]int    // now, by severity ("note", "waiting", "conflict")
 }
 
 // RoutingFrom adds the metrics of routing.
@@ -90,8 +91,12 @@ func (m *Metrics) RoutingFrom(stats func() Routing) {
 	entries := newSeries(prometheus.GaugeValue, nftproxy, "routing_entries", "Addresses, routes, rules and neighbours of nftproxy that are present", "object")
 	wanted := newSeries(prometheus.GaugeValue, nftproxy, "routing_entries_wanted", "Addresses, routes, rules and neighbours of nftproxy that should be present", "object")
 	repairs := newSeries(prometheus.CounterValue, nftproxy, "routing_repairs_total", "Addresses, routes, rules and neighbours removed by another program and restored", "object")
+	problems := newSeries(prometheus.GaugeValue, nftproxy, "routing_problems", "What keeps routing from being complete: waiting for a missing device or address, or in conflict with an object of others", "severity")
 	m.sample(func(send send) {
 		s := stats()
+		for severity, n := range s.Problems {
+			send(problems, float64(n), severity)
+		}
 		for object, n := range s.Entries {
 			send(entries, float64(n), object)
 		}
@@ -101,7 +106,7 @@ func (m *Metrics) RoutingFrom(stats func() Routing) {
 		for object, n := range s.Repaired {
 			send(repairs, float64(n), object)
 		}
-	}, entries, wanted, repairs)
+	}, entries, wanted, repairs, problems)
 }
 
 // DropCounter is the number of packets that were refused or dropped for one
