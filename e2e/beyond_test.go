@@ -213,7 +213,7 @@ func (b *beyond) explains(to netip.AddrPort, from netip.Addr, iif, want string) 
 	if iif != "" {
 		args = append(args, "--iif", iif)
 	}
-	if got := lab.Must(b.node.Run(args...))(b.t); !strings.Contains(got, want) {
+	if got := inquire(b.t, b.node.Host, args...); !strings.Contains(got, want) {
 		b.t.Errorf("explain says, without %q:\n%s", want, got)
 	}
 }

@@ -39,6 +39,21 @@ func driftOf(t *testing.T, node *lab.Node, flags []string, more ...string) (stri
 	return "", 0
 }
 
+// inquire runs an inquiry of nftproxy on a host, to which exit codes 0 and 1 are answers.
+func inquire(t *testing.T, h *lab.Host, argv ...string) string {
+	t.Helper()
+	out, err := h.Run(argv...)
+	if err != nil && !isAnswer(err) {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func isAnswer(err error) bool {
+	var exit *exec.ExitError
+	return errors.As(err, &exit) && exit.ExitCode() == 1
+}
+
 // flagsOf are those that a running proxy was started with.
 func flagsOf(t *testing.T, p *lab.Proxy) []string {
 	t.Helper()

@@ -130,7 +130,7 @@ func (x *explained) explain(c cell) *explain.Explanation {
 	if c.from != c.judge.Host {
 		packet.IIF, _ = route(c.judge.Host, packet.From.Addr())
 	}
-	return explain.Explain(x.tables[c.judge][f], x.tables[c.judge][f.Other()], packet, factsOf(c.judge.Host))
+	return explain.Explain(inspect.Read(x.tables[c.judge][f]), inspect.Read(x.tables[c.judge][f.Other()]), packet, factsOf(c.judge.Host))
 }
 
 // source is the address that a sender sends from.
@@ -341,7 +341,7 @@ func (x *explained) commands() {
 				args = append(args, "--from", c.from.IP(f).String())
 			}
 			var got explain.Explanation
-			if err := json.Unmarshal([]byte(lab.Must(c.judge.Run(args...))(x.t)), &got); err != nil {
+			if err := json.Unmarshal([]byte(inquire(x.t, c.judge.Host, args...)), &got); err != nil {
 				x.t.Fatal(err)
 			}
 			if want := x.explain(c); got.Summary != want.Summary || got.Outcome != want.Outcome {

@@ -169,6 +169,9 @@ func (r *readers) shell(n *lab.Node, text string) (string, error) {
 
 func onServing(r *readers, l line) error {
 	out, err := r.shell(r.Node(1), l.text)
+	if strings.Contains(l.text, "nftproxy explain ") && isAnswer(err) {
+		err = nil // refused, as nobody serves it here
+	}
 	if err == nil && out == "" && !strings.ContainsAny(l.text, "<>|") && !strings.HasPrefix(l.text, "ip ") {
 		return fmt.Errorf("prints nothing")
 	}
@@ -190,8 +193,10 @@ func onSpare(r *readers, l line) error {
 // traces shortens the time: nobody sends anything here. TestStories sees a real trace.
 func traces(r *readers, l line) error {
 	text := strings.ReplaceAll(l.text, " --timeout 1m", "") + " --timeout 200ms"
-	_, err := r.shell(r.Node(1), text)
-	return err
+	if _, err := r.shell(r.Node(1), text); err == nil || !strings.Contains(err.Error(), "no packet that matches was seen") {
+		return fmt.Errorf("nobody sends anything, and yet: %w", err)
+	}
+	return nil
 }
 
 // serves lets the proxy run until its table is there, and ends it. The limit on conntrack entries is the host's.

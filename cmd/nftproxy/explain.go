@@ -7,27 +7,42 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier/explain"
+	"github.com/nftproxy/nftproxy/proxier/inspect"
 )
 
-const aboutExplain = `explain reads the tables of this node from the kernel and tells, step by step, what
-happens to the first packet of a connection: which Service and port it is for,
-which policy applies and why, which endpoints may get it and with what share,
-whether the source is masqueraded and why, or which rule and element refuses or
-drops it. Nothing is sent, and nothing in the kernel changes.
+const aboutExplain = `explain reads the tables of this node from the kernel and shows, step by step, what
+happens to the first packet of a connection: its Service and port, the policy that
+applies and why, the endpoints that may get it and their shares, whether the source is
+masqueraded and why, or which rule and element refuses or drops it. Nothing is sent,
+and nothing in the kernel changes.
 
+Instead of an address it takes a Service and port, which stand for its ClusterIP.
 Without --from the packet comes from a process on this node. With --from it comes
 in by --iif, or by the interface through which the node reaches that address.
-It looks at nftproxy's tables only: a firewall may still drop what they let pass.
-It needs CAP_NET_ADMIN.`
+It evaluates nftproxy's tables only: a firewall may still drop what they let pass.
+It needs CAP_NET_ADMIN.
 
-// question is what explain is asked.
+It exits with 0 if the packet is delivered or nftproxy does not handle it, with 1 if
+it is refused, dropped or cannot be routed, and with 2 if it could not be found out.`
+
+const explainExamples = `  nftproxy explain tcp default/web:http
+  nftproxy explain tcp 10.96.0.10:443
+  nftproxy explain udp 10.96.0.10:53 --from 10.244.1.5
+  nftproxy explain tcp '[fd00:10:96::a]:443' --from 2001:db8::7 --iif eth0 -o json`
+
+// question is one call of `nftproxy explain`.
 type question struct {
 	proto, to, from, iif, output string
 }
@@ -35,11 +50,10 @@ type question struct {
 // newExplainCommand returns `nftproxy explain`.
 func newExplainCommand(out io.Writer) *cobra.Command {
 	var q question
-	cmd := &cobra.Command{
-		Use:   "explain PROTOCOL ADDRESS:PORT",
-		Short: "Tell what happens to a packet on this node, and why", Long: aboutExplain, Args: cobra.ExactArgs(2),
-		ValidArgsFunction: completePacket,
-		Example:           "  nftproxy explain tcp 10.96.0.10:443\n  nftproxy explain udp 10.96.0.10:53 --from 10.244.1.5\n  nftproxy explain tcp '[fd00:10:96::a]:443' --from 2001:db8::7 --iif eth0 -o json",
+	cmd := inquiry(&cobra.Command{
+		Use:   "explain PROTOCOL ADDRESS:PORT|NAMESPACE/NAME:PORT",
+		Short: "Show what happens to a packet on this node, and why", Long: aboutExplain, Example: explainExamples,
+		Args: cobra.ExactArgs(2), ValidArgsFunction: completePacket,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.proto, q.to = args[0], args[1]
 			write := explain.Text
@@ -50,28 +64,31 @@ func newExplainCommand(out io.Writer) *cobra.Command {
 			default:
 				return fmt.Errorf("-o %s: must be text or json", q.output)
 			}
-			cmd.SilenceUsage = true
 			e, err := q.answer()
 			if err != nil {
-				return permission(err)
+				return err
 			}
-			return write(out, e)
+			e.Stamp = newStamp(cmd.Flags())
+			if err := write(out, e); err != nil {
+				return err
+			}
+			switch e.Outcome {
+			case explain.Delivered, explain.Steered, explain.Untouched:
+				return nil
+			}
+			return errAnswerNo
 		},
-	}
+	})
 	cmd.Flags().StringVar(&q.from, "from", "", "The address that the packet comes from.")
 	cmd.Flags().StringVar(&q.iif, "iif", "", "The interface that the packet comes in by.")
 	cmd.Flags().StringVarP(&q.output, "output", "o", "text", "text or json.")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlags(cmd, []string{"text", "json"})
 	return cmd
 }
 
-// answer reads what is needed and explains.
+// answer reads the node and its tables, and explains.
 func (q *question) answer() (*explain.Explanation, error) {
 	facts, err := readFacts()
-	if err != nil {
-		return nil, err
-	}
-	packet, err := q.packet(facts)
 	if err != nil {
 		return nil, err
 	}
@@ -80,20 +97,24 @@ func (q *question) answer() (*explain.Explanation, error) {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
+	tables := map[nft.Family]*inspect.Ruleset{}
+	for _, f := range nft.Families() {
+		s, err := conn.Snapshot(f)
+		if err != nil {
+			return nil, err
+		}
+		tables[f] = inspect.Read(s)
+	}
+	packet, err := q.packet(facts, tables)
+	if err != nil {
+		return nil, err
+	}
 	f := nft.FamilyOf(packet.To.Addr())
-	own, err := conn.Snapshot(f)
-	if err != nil {
-		return nil, err
-	}
-	other, err := conn.Snapshot(f.Other())
-	if err != nil {
-		return nil, err
-	}
 	node := explain.Node{Local: facts.isLocal, Route: facts.route, Client: clientOf(conn, f)}
-	return explain.Explain(own, other, packet, node), nil
+	return explain.Explain(tables[f], tables[f.Other()], packet, node), nil
 }
 
-// clientOf looks clients up in sticky maps. A map that cannot be read has no clients.
+// clientOf looks clients up in affinity maps. A map that cannot be read has no clients.
 func clientOf(conn *kernel.Conn, f nft.Family) func(set, key string) string {
 	return func(set, key string) (found string) {
 		_ = conn.Elements(f, set, func(k, data []byte) {
@@ -106,41 +127,111 @@ func clientOf(conn *kernel.Conn, f nft.Family) func(set, key string) string {
 }
 
 // packet makes the packet that is asked about.
-func (q *question) packet(facts *facts) (explain.Packet, error) {
-	var p explain.Packet
-	var ok bool
-	if p.Proto, ok = nft.ParseProto(q.proto); !ok {
-		return p, fmt.Errorf("protocol %s: must be tcp, udp or sctp", q.proto)
+func (q *question) packet(facts *facts, tables map[nft.Family]*inspect.Ruleset) (p explain.Packet, err error) {
+	if p.Proto, err = parseProto(q.proto); err != nil {
+		return p, err
 	}
-	to, err := netip.ParseAddrPort(q.to)
-	if err != nil {
-		return p, fmt.Errorf("%s: must be ADDRESS:PORT, an IPv6 address in brackets", q.to)
-	}
-	p.To = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
-	p.IIF = q.iif
-	if q.from == "" {
-		if q.iif != "" {
-			return p, errors.New("--iif needs --from")
+	var from netip.Addr
+	if q.from != "" {
+		if from, err = netip.ParseAddr(q.from); err != nil {
+			return p, fmt.Errorf("--from %s: not an address", q.from)
 		}
+		from = from.Unmap()
+	}
+	if p.To, err = q.destination(p.Proto, from, tables); err != nil {
+		return p, err
+	}
+	switch {
+	case from.IsValid() && from.Is4() != p.To.Addr().Is4():
+		return p, fmt.Errorf("--from %s and %s are of different families", q.from, p.To)
+	case q.iif != "" && !from.IsValid():
+		return p, errors.New("--iif needs --from")
+	}
+	if p.IIF, err = interfaceName(q.iif); err != nil {
+		return p, err
+	}
+	if !from.IsValid() {
 		p.From = netip.AddrPortFrom(facts.source(p.To.Addr()), anyPort)
 		return p, nil
 	}
-	from, err := netip.ParseAddr(q.from)
-	if err != nil {
-		return p, fmt.Errorf("--from %s: not an address", q.from)
-	}
-	from = from.Unmap()
-	if from.Is4() != p.To.Addr().Is4() {
-		return p, fmt.Errorf("--from %s and %s are of different families", q.from, q.to)
-	}
 	p.From = netip.AddrPortFrom(from, anyPort)
 	if p.IIF == "" && !facts.isLocal(from) {
+		var ok bool
 		if p.IIF, ok = facts.route(from); !ok {
-			return p, fmt.Errorf("the node has no route to %s, so the interface that the packet comes in by has to be given with --iif", from)
+			return p, fmt.Errorf("the node has no route to %s: name the interface that the packet comes in by with --iif", from)
 		}
 	}
 	return p, nil
 }
 
+// destination is the address that is asked about, or the ClusterIP of a Service port: in the family of the sender, if there
+// is one.
+func (q *question) destination(proto nft.Proto, from netip.Addr, tables map[nft.Family]*inspect.Ruleset) (to netip.AddrPort, err error) {
+	if !strings.Contains(q.to, "/") {
+		if to, err = netip.ParseAddrPort(q.to); err != nil {
+			return to, fmt.Errorf("%s: must be ADDRESS:PORT, an IPv6 address in brackets, or NAMESPACE/NAME:PORT", q.to)
+		}
+		return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), nil
+	}
+	ref, err := parseService(q.to)
+	if err != nil {
+		return to, err
+	}
+	var names []string
+	for _, f := range nft.Families() {
+		if from.IsValid() && nft.FamilyOf(from) != f {
+			continue
+		}
+		for _, p := range ref.of(tables[f].ServicePorts(nil)) {
+			addr, err := netip.ParseAddr(p.Frontends[0].Address) // that of the ClusterIP, if it has one
+			if err != nil || p.Protocol != proto.String() || slices.Contains(names, p.Name) {
+				continue
+			}
+			if names = append(names, p.Name); len(names) == 1 {
+				to = netip.AddrPortFrom(addr, p.Frontends[0].Port)
+			}
+		}
+	}
+	switch len(names) {
+	case 0:
+		return to, fmt.Errorf("no table has an address of Service %s for %s", q.to, proto)
+	case 1:
+		return to, nil
+	}
+	return to, fmt.Errorf("%s has more than one port for %s: %s", q.to, proto, strings.Join(names, ", "))
+}
+
 // anyPort is a source port as clients use them; our rules do not look at it.
 const anyPort = 40000
+
+func parseProto(s string) (nft.Proto, error) {
+	p, ok := nft.ParseProto(strings.ToLower(s))
+	if !ok {
+		return p, fmt.Errorf("protocol %s: must be tcp, udp or sctp", s)
+	}
+	return p, nil
+}
+
+// interfaceName refuses the name of an interface that does not exist.
+func interfaceName(name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	_, err := net.InterfaceByName(name)
+	if err != nil {
+		return "", fmt.Errorf("--iif %s: %w", name, err)
+	}
+	return name, nil
+}
+
+// bridgeNetfilter returns whether an interface is a bridge whose packets pass the IP hooks. The sysctls are there only with
+// the module br_netfilter; packets of a bridge without a VLAN filter on top are what they are about.
+func bridgeNetfilter(iface string, f nft.Family) bool {
+	if _, err := os.Stat("/sys/class/net/" + iface + "/bridge"); err != nil {
+		return false
+	}
+	name := map[nft.Family]string{nft.IPv4: "iptables", nft.IPv6: "ip6tables"}[f]
+	value, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-" + name)
+	on, errNumber := strconv.Atoi(strings.TrimSpace(string(value)))
+	return err == nil && errNumber == nil && on != 0
+}

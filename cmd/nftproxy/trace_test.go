@@ -36,8 +36,8 @@ func TestTraceFilters(t *testing.T) {
 		"tcp 10.96.0.1:443": {with(v4, func(f *nft.TraceFilter) {
 			f.Proto, f.Addr, f.Port = nft.TCP, netip.MustParseAddr("10.96.0.1"), 443
 		})},
-		"udp [fd00::1]:53 --from fd00::/64 --iif eth0": {with(v6, func(f *nft.TraceFilter) {
-			f.Proto, f.Addr, f.Port, f.From, f.IIF = nft.UDP, netip.MustParseAddr("fd00::1"), 53, netip.MustParsePrefix("fd00::/64"), "eth0"
+		"udp [fd00::1]:53 --from fd00::/64 --iif lo": {with(v6, func(f *nft.TraceFilter) {
+			f.Proto, f.Addr, f.Port, f.From, f.IIF = nft.UDP, netip.MustParseAddr("fd00::1"), 53, netip.MustParsePrefix("fd00::/64"), "lo"
 		})},
 		"sctp 10.96.0.1": {with(v4, func(f *nft.TraceFilter) { f.Proto, f.Addr = nft.SCTP, netip.MustParseAddr("10.96.0.1") })},
 		"--from 10.1.2.3 --all-packets --rate 5": {with(v4, func(f *nft.TraceFilter) {

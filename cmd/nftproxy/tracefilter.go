@@ -7,29 +7,29 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/nftproxy/nftproxy/nft"
-	"github.com/nftproxy/nftproxy/proxier/inspect"
+	"github.com/nftproxy/nftproxy/proxier/explain"
 )
 
-// filterFlags choose the packets that trace watches.
+// filterFlags select the packets that trace watches.
 type filterFlags struct {
 	service, from, iif, proto string
 	port                      uint16
 	rate                      uint32
 	all                       bool
-
-	addr   netip.Addr // the first three as values
+	// The arguments and flags as values.
+	ref    serviceRef
+	addr   netip.Addr
 	client netip.Prefix
 	number nft.Proto
 }
 
 func (q *filterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&q.service, "service", "", "All addresses and NodePorts of this Service, as NAMESPACE/NAME or NAMESPACE/NAME:PORT.")
-	flags.StringVar(&q.from, "from", "", "The client's address, or a range of them.")
+	flags.StringVar(&q.from, "from", "", "The client's address or range.")
 	flags.StringVar(&q.iif, "iif", "", "The interface that packets come in by.")
 	flags.StringVar(&q.proto, "proto", "", "tcp, udp or sctp.")
 	flags.Uint16Var(&q.port, "port", 0, "The port that packets are sent to.")
@@ -37,13 +37,13 @@ func (q *filterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Uint32Var(&q.rate, "rate", 100, "How many packets are traced per second at most, in each family.")
 }
 
-var errNoFilter = errors.New("say which packets: --service, --from, --iif, --proto, --port, or PROTOCOL and ADDRESS:PORT")
+var errNoFilter = errors.New("name the packets: --service, --from, --iif, --proto, --port, or PROTOCOL and ADDRESS:PORT")
 
 // take reads the arguments and checks the flags.
 func (q *filterFlags) take(args []string) (err error) {
 	if len(args) > 0 {
 		if q.proto != "" {
-			return errors.New("PROTOCOL and --proto are the same")
+			return errors.New("PROTOCOL and --proto both name a protocol")
 		}
 		q.proto = args[0]
 	}
@@ -52,10 +52,14 @@ func (q *filterFlags) take(args []string) (err error) {
 			return err
 		}
 	}
-	ok := true
 	if q.proto != "" {
-		if q.number, ok = nft.ParseProto(q.proto); !ok {
-			return fmt.Errorf("protocol %s: must be tcp, udp or sctp", q.proto)
+		if q.number, err = parseProto(q.proto); err != nil {
+			return err
+		}
+	}
+	if q.service != "" {
+		if q.ref, err = parseService(q.service); err != nil {
+			return fmt.Errorf("--service: %w", err)
 		}
 	}
 	if q.from != "" {
@@ -65,7 +69,7 @@ func (q *filterFlags) take(args []string) (err error) {
 	}
 	switch {
 	case q.service != "" && (q.addr.IsValid() || q.port != 0 || q.proto != ""):
-		return errors.New("--service names protocols, addresses and ports already")
+		return errors.New("--service selects protocols, addresses and ports: use it without them")
 	case q.addr.IsValid() && q.client.IsValid() && q.addr.Is4() != q.client.Addr().Is4():
 		return fmt.Errorf("--from %s and %s are of different families", q.from, q.addr)
 	case q.service == "" && !q.addr.IsValid() && !q.client.IsValid() && q.port == 0 && q.proto == "" && q.iif == "":
@@ -103,8 +107,11 @@ func parseClient(s string) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
-// filters makes the filter of each family that is concerned.
-func (q *filterFlags) filters(facts *traceFacts) ([]nft.TraceFilter, error) {
+// filters returns the filter of each family that is selected. table returns our table of a family, nil if there is none.
+func (q *filterFlags) filters(table func(nft.Family) *explain.Describer) ([]nft.TraceFilter, error) {
+	if _, err := interfaceName(q.iif); err != nil {
+		return nil, err
+	}
 	var out []nft.TraceFilter
 	for _, f := range nft.Families() {
 		if q.addr.IsValid() && nft.FamilyOf(q.addr) != f || q.client.IsValid() && nft.FamilyOf(q.client.Addr()) != f {
@@ -114,7 +121,18 @@ func (q *filterFlags) filters(facts *traceFacts) ([]nft.TraceFilter, error) {
 			Family: f, Addr: q.addr, Proto: q.number, Port: q.port, From: q.client, IIF: q.iif, All: q.all, Rate: q.rate,
 		}
 		if q.service != "" {
-			if filter.Targets = q.targets(facts.table(f)); len(filter.Targets) == 0 {
+			d := table(f)
+			if d == nil {
+				continue
+			}
+			for _, p := range q.ref.of(d.ServicePorts(nil)) {
+				proto, _ := nft.ParseProto(p.Protocol)
+				for _, fr := range p.Frontends {
+					addr, _ := netip.ParseAddr(fr.Address) // a NodePort has none
+					filter.Targets = append(filter.Targets, nft.TraceTarget{Addr: addr, Proto: proto, Port: fr.Port})
+				}
+			}
+			if len(filter.Targets) == 0 {
 				continue
 			}
 		}
@@ -124,24 +142,4 @@ func (q *filterFlags) filters(facts *traceFacts) ([]nft.TraceFilter, error) {
 		return nil, fmt.Errorf("no table has an address of Service %s", q.service)
 	}
 	return out, nil
-}
-
-// targets are the addresses of the Service that is asked for.
-func (q *filterFlags) targets(table *nft.Snapshot) (out []nft.TraceTarget) {
-	if table == nil {
-		return nil
-	}
-	_, ports := inspect.Collect(table, nil)
-	for i := range ports {
-		p := &ports[i]
-		if p.Name != q.service && !strings.HasPrefix(p.Name, q.service+":") {
-			continue
-		}
-		proto, _ := nft.ParseProto(p.Protocol)
-		for _, f := range p.Frontends {
-			addr, _ := netip.ParseAddr(f.Address) // a NodePort has none
-			out = append(out, nft.TraceTarget{Addr: addr, Proto: proto, Port: f.Port})
-		}
-	}
-	return out
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/inspect"
 )
 
 // beyondServices are what a balancer behind a device serves in part.
@@ -44,12 +45,12 @@ func TestExplainBeyond(t *testing.T) {
 			{nft.TCP, "10.96.0.1:80", nodeIP, "", Steered, "", "", "default/steered:http", "marked, so that routing leads it to the balancer"},
 			{nft.TCP, "10.96.0.1:80", pod, "veth0", Delivered, "none", "10.244.0.1:8080", "default/steered:http", "only endpoints on this node"},
 			{nft.TCP, "10.96.0.2:80", nodeIP, "", Delivered, "none", "172.18.0.2:8080", "default/host:http", "a process of this node"},
-			{nft.TCP, "10.96.0.3:80", nodeIP, "", Delivered, "all", "10.244.0.1:8080", "default/handed:http", "the one endpoint there is"},
+			{nft.TCP, "10.96.0.3:80", nodeIP, "", Delivered, "all", "10.244.0.1:8080", "default/handed:http", "the only endpoint"},
 			{nft.TCP, "172.18.0.2:30003", client, "eth0", Delivered, "all", "10.96.0.3:80", "default/handed:http", "handed over to the balancer"},
 			{nft.TCP, "172.18.0.2:30004", client, "eth0", Delivered, "none", "169.254.169.3:30004", "default/local:http", "handed over to the balancer"},
 			{nft.TCP, "172.18.0.2:30004", pod, "veth0", Delivered, "none", "10.244.0.1:8080", "default/local:http", "as from inside the cluster"},
 		} {
-			e := Explain(s, nil, c.packet(f), node(f))
+			e := Explain(inspect.Read(s), nil, c.packet(f), node(f))
 			t.Run(fmt.Sprintf("%s/%s %s from %s", f, c.proto, c.to, c.from), func(t *testing.T) { c.check(t, f, e) })
 		}
 	}

@@ -14,12 +14,20 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/inspect"
 )
 
-// Explain tells what happens to a packet. s is the table of the packet's family; other, that of the other family,
-// is only for hints and may be nil.
-func Explain(s, other *nft.Snapshot, p Packet, node Node) *Explanation {
-	n := newNarrator(s, p)
-	out := &Explanation{APIVersion: APIVersion, Kind: Kind, Request: n.request(), Steps: []Step{}}
-	n.warnAboutTable(out)
+// Explain returns what happens to a packet. r is the table of the packet's family; other, that of the other family, is only
+// for hints and may be nil.
+func Explain(r, other *inspect.Ruleset, p Packet, node Node) *Explanation {
+	d := NewDescriber(r)
+	d.start(p)
+	out := &Explanation{APIVersion: inspect.APIVersion, Kind: Kind, Steps: []Step{}, Request: PacketDoc{
+		Family: r.Family.String(), Protocol: p.Proto.String(), From: p.From.Addr().String(), To: p.To.String(),
+		Origin: d.origin(), Sender: d.sender(), IIF: p.IIF,
+	}}
+	if !r.Exists {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("there is no table %s %s: nftproxy did not run here, or the table was removed", r.Family, nft.TableName))
+	} else if t := r.Table(); !t.AsWritten {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("the table is not as this version writes it (%s); what follows is what the rules that are there do", t.Differences[0]))
+	}
 	if node.Route != nil && p.IIF == "" {
 		if _, ok := node.Route(p.To.Addr()); !ok {
 			out.Outcome = Unroutable
@@ -28,133 +36,90 @@ func Explain(s, other *nft.Snapshot, p Packet, node Node) *Explanation {
 			return out
 		}
 	}
-	j := newJourney(s, node)
-	ways := j.travel(p)
-	out.Warnings = append(out.Warnings, slices.Sorted(maps.Keys(j.warnings))...)
-	n.tell(out, ways, node)
-	n.hint(out, other, node)
+	branches := d.paths(p, node)
+	out.Warnings = append(out.Warnings, slices.Sorted(maps.Keys(d.warnings))...)
+	slices.SortStableFunc(branches, func(a, b branch) int { return cmp.Compare(b.weight, a.weight) })
+	out.Steps = d.steps(&branches[0])
+	if d.port != nil {
+		out.Service = d.port.Name
+	}
+	d.outcome(out, branches)
+	out.Summary = d.summary(out, &branches[0])
+	d.hint(out, other)
 	return out
 }
 
-func (n *narrator) request() Request {
-	r := Request{
-		Family: n.snapshot.Family.String(), Protocol: n.packet.Proto.String(),
-		To: n.packet.To.String(), From: n.packet.From.Addr().String(), IIF: n.packet.IIF, Origin: n.origin(),
-	}
-	return r
-}
-
-// origin tells what kind of sender a packet comes from.
-func (n *narrator) origin() string {
-	pods := n.config.Pods
-	switch {
-	case n.packet.IIF == "":
-		return fromHost
-	case pods.CIDRs && n.tables.find(nft.Pods, string(n.packet.From.Addr().AsSlice())) != nil:
-		return fromPod
-	case pods.Interface != "" && (pods.Interface == n.packet.IIF || pods.Prefix && len(n.packet.IIF) >= len(pods.Interface) && n.packet.IIF[:len(pods.Interface)] == pods.Interface):
-		return fromPod
-	}
-	return fromOutside
-}
-
-func (n *narrator) warnAboutTable(out *Explanation) {
-	if !n.snapshot.Exists {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("there is no table %s %s: nftproxy did not run here, or somebody removed it", n.snapshot.Family, nft.TableName))
-		return
-	}
-	if d := n.snapshot.Differences(n.config); len(d) > 0 {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("the table is not as this version writes it (%s); what follows is what the rules that are there do", d[0]))
-	}
-}
-
-// tell turns the ways into candidates, steps and a summary.
-func (n *narrator) tell(out *Explanation, ways []branch, node Node) {
-	slices.SortStableFunc(ways, func(a, b branch) int { return cmp.Compare(b.weight, a.weight) })
+// outcome makes candidates of the branches, of which those that end equally are one, and the outcome of all.
+func (d *Describer) outcome(out *Explanation, branches []branch) {
 	outcomes := map[Outcome]bool{}
 	index := map[Candidate]int{} // without share
-	for i := range ways {
-		c := n.candidate(&ways[i], node)
+	for i := range branches {
+		b := &branches[i]
+		c := d.candidate(b)
 		outcomes[c.Outcome] = true
-		if !ways[i].state.dnat {
+		if !b.state.dnat {
 			continue
 		}
-		share := c.Share
-		c.Share = 0
 		at, ok := index[c]
 		if !ok {
 			at = len(out.Candidates)
 			index[c] = at
 			out.Candidates = append(out.Candidates, c)
 		}
-		out.Candidates[at].Share += share
+		out.Candidates[at].Share += b.weight
 	}
 	slices.SortFunc(out.Candidates, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(b.Share, a.Share), compareEndpoints(a.Endpoint, b.Endpoint))
+		x, _ := netip.ParseAddrPort(a.Endpoint)
+		y, _ := netip.ParseAddrPort(b.Endpoint)
+		return cmp.Or(cmp.Compare(b.Share, a.Share), x.Compare(y))
 	})
 	out.Outcome = Mixed
 	if len(outcomes) == 1 {
 		out.Outcome = slices.Collect(maps.Keys(outcomes))[0]
 	}
-	out.Steps = n.steps(&ways[0])
-	if n.port != nil {
-		out.Service = n.port.Name
-	}
-	out.Summary = n.summary(out, &ways[0])
 }
 
-func compareEndpoints(a, b string) int {
-	x, _ := netip.ParseAddrPort(a)
-	y, _ := netip.ParseAddrPort(b)
-	return x.Compare(y)
-}
-
-// candidate is where a way leads.
-func (n *narrator) candidate(b *branch, node Node) Candidate {
-	c := Candidate{
-		Endpoint: b.state.to.String(), Share: b.weight, OnNode: node.isLocal(b.state.to.Addr()),
-		Masqueraded: b.state.masquerade, Outcome: outcomeOf(b),
-	}
-	if c.Outcome == Delivered && node.Route != nil {
-		if _, ok := node.Route(b.state.to.Addr()); !ok {
-			c.Outcome = Unroutable
+// candidate is the end of a branch, without its share.
+func (d *Describer) candidate(b *branch) Candidate {
+	c := Candidate{Endpoint: b.state.to.String(), OnNode: d.node.isLocal(b.state.to.Addr()), Masqueraded: b.state.masquerade, Outcome: Untouched}
+	steps := b.steps()
+	switch {
+	case b.verdict == drop:
+		c.Outcome = Dropped
+	case b.verdict == reject:
+		c.Outcome = Refused
+	case b.state.dnat:
+		c.Outcome = Delivered
+		if d.node.Route != nil {
+			if _, ok := d.node.Route(b.state.to.Addr()); !ok {
+				c.Outcome = Unroutable
+			}
 		}
+	case slices.ContainsFunc(steps, func(s *step) bool { return s.has(nft.Steered) }):
+		c.Outcome = Steered
 	}
-	marked := b.state.mark&(1<<n.config.MasqueradeBit) != 0
-	for _, s := range b.steps() {
+	for _, s := range steps {
 		switch {
-		case s.action.masquerade && s.found(nft.Hairpin.String()) != nil:
+		case s.action.masquerade && s.has(nft.Hairpin):
 			c.Why = "the endpoint reaches itself"
 		case s.action.target == markChain:
-			c.Why = n.markReason(s)
+			c.Why = d.markReason(s)
 		}
 	}
-	if !c.Masqueraded && marked && c.OnNode {
-		c.Why = "marked for masquerade, but what this node itself takes in keeps its source"
+	if marked := b.state.mark&(1<<d.Config.MasqueradeBit) != 0; marked && !c.Masqueraded && c.OnNode {
+		c.Why = "marked for masquerade, but packets to this node itself keep their source"
 	}
 	return c
 }
 
-func outcomeOf(b *branch) Outcome {
-	switch {
-	case b.verdict == drop:
-		return Dropped
-	case b.verdict == reject:
-		return Refused
-	case b.state.dnat:
-		return Delivered
-	case slices.ContainsFunc(b.steps(), func(s *step) bool { return s.has(nft.Steered) }):
-		return Steered
-	}
-	return Untouched
-}
-
 // summary is the answer in one sentence.
-func (n *narrator) summary(out *Explanation, b *branch) string {
-	what := n.addressed()
-	last := ""
+func (d *Describer) summary(out *Explanation, b *branch) string {
+	what, last, endpoints := d.addressed(), "", fmt.Sprintf("one of %d endpoints", len(out.Candidates))
 	if len(out.Steps) > 0 {
 		last = out.Steps[len(out.Steps)-1].Text
+	}
+	if len(out.Candidates) == 1 {
+		endpoints = out.Candidates[0].Endpoint
 	}
 	switch out.Outcome {
 	case Refused:
@@ -166,22 +131,15 @@ func (n *narrator) summary(out *Explanation, b *branch) string {
 	case Dropped:
 		return fmt.Sprintf("%s: dropped; %s", what, last)
 	case Untouched:
-		return fmt.Sprintf("%s: no rule of nftproxy concerns it", what)
+		return fmt.Sprintf("%s: no rule of nftproxy applies to it", what)
 	case Unroutable:
-		return fmt.Sprintf("%s: goes to %s, but the node has no route there", what, among(out.Candidates))
+		return fmt.Sprintf("%s: goes to %s, but the node has no route there", what, endpoints)
 	case Steered:
 		return fmt.Sprintf("%s: left to the balancer behind the pod gateway, which chooses the endpoint", what)
 	case Mixed:
 		return fmt.Sprintf("%s: what happens depends on the endpoint drawn", what)
 	}
-	return fmt.Sprintf("%s: goes to %s; %s", what, among(out.Candidates), sources(out.Candidates))
-}
-
-func among(c []Candidate) string {
-	if len(c) == 1 {
-		return c[0].Endpoint
-	}
-	return fmt.Sprintf("one of %d endpoints", len(c))
+	return fmt.Sprintf("%s: goes to %s; %s", what, endpoints, sources(out.Candidates))
 }
 
 // sources says what the endpoints see as the source.
@@ -192,65 +150,17 @@ func sources(c []Candidate) string {
 			masqueraded++
 		}
 	}
-	who := "it sees"
+	see := "it sees"
 	if len(c) > 1 {
-		who = "they see"
+		see = "they see"
 	}
 	switch masqueraded {
 	case 0:
-		return who + " the client's own address"
+		return see + " the client's own address"
 	case len(c):
-		return who + " an address of this node, because " + c[0].Why
+		return see + " an address of this node, because " + c[0].Why
 	case 1:
 		return "1 of them sees an address of this node, the others the client's own"
 	}
 	return fmt.Sprintf("%d of them see an address of this node, the others the client's own", masqueraded)
-}
-
-// addressed names what the packet is addressed to.
-func (n *narrator) addressed() string {
-	to := fmt.Sprintf("%s %s", n.packet.Proto, n.packet.To)
-	if n.port == nil {
-		return to
-	}
-	return fmt.Sprintf("%s is %s of Service %s", to, article(n.frontend.Kind), n.port.Name)
-}
-
-func article(kind string) string {
-	switch kind {
-	case "External":
-		return "an external address"
-	case "NodePort":
-		return "a NodePort"
-	}
-	return "the " + kind
-}
-
-// lookups find Service ports by what is addressed.
-type lookups struct {
-	ports  []inspect.ServicePort
-	fronts map[address]entry
-}
-
-type address struct {
-	addr  string // empty for a NodePort
-	proto string
-	port  uint16
-}
-
-type entry struct {
-	port     *inspect.ServicePort
-	frontend *inspect.Frontend
-}
-
-func newLookups(s *nft.Snapshot) *lookups {
-	_, ports := inspect.Collect(s, nil)
-	l := &lookups{ports, map[address]entry{}}
-	for i := range ports {
-		for j := range ports[i].Frontends {
-			f := &ports[i].Frontends[j]
-			l.fronts[address{f.Address, ports[i].Protocol, f.Port}] = entry{&ports[i], f}
-		}
-	}
-	return l
 }

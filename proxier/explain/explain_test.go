@@ -18,6 +18,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/inspect"
 )
 
 // family maps addresses of the table below to those of a family: "10.96.0.1" stands for fd00:10:96::1 as well.
@@ -119,7 +120,7 @@ func scenarios() []scenario {
 		// ClusterIP
 		{nft.TCP, "10.96.0.1:80", pod, "veth0", Delivered, "none", three, "default/web:http", "the ClusterIP of Service default/web:http"},
 		{nft.TCP, "10.96.0.1:80", ep, "veth1", Delivered, ep + ":8080", three, "default/web:http", "reached itself"},
-		{nft.TCP, "10.96.0.1:80", nodeIP, "", Delivered, "all", three, "default/web:http", "is not a pod of this node"},
+		{nft.TCP, "10.96.0.1:80", nodeIP, "", Delivered, "all", three, "default/web:http", "is not in the ranges of the pods"},
 		{nft.TCP, "10.96.0.1:80", client, "eth0", Delivered, "all", three, "default/web:http", "one of 3 endpoints is drawn at random"},
 		{nft.TCP, "10.96.0.2:80", pod, "veth0", Delivered, "none", "10.244.0.1:8080", "default/local:http", "internalTrafficPolicy is Local"},
 		{nft.TCP, "10.96.0.3:80", pod, "veth0", Dropped, "", "", "default/remote:http", "set internalTrafficPolicy to Cluster"},
@@ -132,7 +133,7 @@ func scenarios() []scenario {
 		// external addresses
 		{nft.TCP, "203.0.113.1:80", client, "eth0", Delivered, "all", three, "default/web:http", "externalTrafficPolicy is Cluster"},
 		{nft.TCP, "203.0.113.2:80", client, "eth0", Delivered, "none", "10.244.0.1:8080", "default/local:http", "only endpoints on this node, which see"},
-		{nft.TCP, "203.0.113.2:80", pod, "veth0", Delivered, "none", three, "default/local:http", "it comes from a pod of this node"},
+		{nft.TCP, "203.0.113.2:80", pod, "veth0", Delivered, "none", three, "default/local:http", "it comes from a pod of the cluster"},
 		{nft.TCP, "203.0.113.2:80", nodeIP, "", Delivered, "all", three, "default/local:http", "it comes from the node itself"},
 		{nft.TCP, "203.0.113.3:80", client, "eth0", Dropped, "", "", "default/remote:http", "set externalTrafficPolicy to Cluster"},
 		{nft.TCP, "203.0.113.3:80", pod, "veth0", Delivered, "none", remotes, "default/remote:http", ""},
@@ -147,9 +148,9 @@ func scenarios() []scenario {
 		{nft.TCP, nodeIP + ":30002", pod, "veth0", Delivered, "none", three, "default/local:http", ""},
 		{nft.TCP, nodeIP + ":30003", client, "eth0", Dropped, "", "", "default/remote:http", ""},
 		{nft.UDP, nodeIP + ":30004", client, "eth0", Refused, "", "", "default/none:http", ""},
-		{nft.TCP, "10.244.0.254:30001", pod, "veth0", Untouched, "", "", "", "taken at 172.18.0.2 only"},
-		{nft.TCP, "127.0.0.1:30001", nodeIP, "", Untouched, "", "", "", "not taken at loopback addresses"},
-		{nft.TCP, "192.0.2.9:30001", nodeIP, "", Untouched, "", "", "", "no address of this node"},
+		{nft.TCP, "10.244.0.254:30001", pod, "veth0", Untouched, "", "", "", "served at 172.18.0.2 only"},
+		{nft.TCP, "127.0.0.1:30001", nodeIP, "", Untouched, "", "", "", "do not serve NodePorts at loopback addresses"},
+		{nft.TCP, "192.0.2.9:30001", nodeIP, "", Untouched, "", "", "", "not an address of this node"},
 		{nft.TCP, nodeIP + ":30010", client, "eth0", Untouched, "", "", "", "similar NodePorts"},
 		{nft.TCP, nodeIP + ":22", client, "eth0", Untouched, "", "", "", "an address of this node"},
 		// affinity
@@ -163,7 +164,7 @@ func scenarios() []scenario {
 		{nft.SCTP, nodeIP + ":30007", nodeIP, "", Delivered, "all", "172.18.0.2:8080 172.18.0.3:8080", "default/host:http", ""},
 		// elsewhere
 		{nft.TCP, "10.244.1.2:8080", pod, "veth0", Untouched, "", "", "", "an endpoint of Service"},
-		{nft.TCP, "192.0.2.1:443", pod, "veth0", Untouched, "", "", "", "no rule of nftproxy concerns it"},
+		{nft.TCP, "192.0.2.1:443", pod, "veth0", Untouched, "", "", "", "no rule of nftproxy applies to it"},
 	}
 }
 
@@ -197,7 +198,7 @@ func TestExplain(t *testing.T) {
 		n := node(f)
 		n.Client = clients(s)
 		for _, c := range scenarios() {
-			e := Explain(s, nil, c.packet(f), n)
+			e := Explain(inspect.Read(s), nil, c.packet(f), n)
 			t.Run(fmt.Sprintf("%s/%s %s from %s", f, c.proto, c.to, c.from), func(t *testing.T) { c.check(t, f, e) })
 		}
 	}
@@ -258,7 +259,7 @@ func TestExplainSharesOfManyEndpoints(t *testing.T) {
 	vip := netip.MustParseAddrPort("10.96.0.1:80")
 	s := nft.Model(nft.IPv4, config(), []*nft.Service{{Name: "a/b", Proto: nft.TCP, Served: true, Cluster: many,
 		Frontends: []nft.Frontend{{Addr: vip.Addr(), Port: vip.Port()}}}}, nil)
-	e := Explain(s, nil, Packet{Proto: nft.TCP, To: vip, From: netip.MustParseAddrPort("10.244.0.1:1"), IIF: "veth"}, Node{})
+	e := Explain(inspect.Read(s), nil, Packet{Proto: nft.TCP, To: vip, From: netip.MustParseAddrPort("10.244.0.1:1"), IIF: "veth"}, Node{})
 	if len(e.Candidates) != len(many) {
 		t.Fatalf("%d candidates, want %d", len(e.Candidates), len(many))
 	}
@@ -312,7 +313,7 @@ func TestExplainForeignRules(t *testing.T) {
 	} {
 		s := nft.Model(nft.IPv4, config(), services(nft.IPv4), nodeElements(nft.IPv4))
 		c.change(s)
-		e := Explain(s, nil, packet, node(nft.IPv4))
+		e := Explain(inspect.Read(s), nil, packet, node(nft.IPv4))
 		var text bytes.Buffer
 		if err := Text(&text, e); err != nil {
 			t.Fatal(err)
@@ -329,15 +330,15 @@ func TestExplainRoutesAndFamilies(t *testing.T) {
 	host := Packet{Proto: nft.TCP, To: netip.MustParseAddrPort("10.96.0.1:80"), From: netip.MustParseAddrPort(nodeIP + ":1")}
 	n := node(nft.IPv4)
 	n.Route = func(netip.Addr) (string, bool) { return "", false }
-	if e := Explain(four, six, host, n); e.Outcome != Unroutable || len(e.Candidates) != 0 {
+	if e := Explain(inspect.Read(four), inspect.Read(six), host, n); e.Outcome != Unroutable || len(e.Candidates) != 0 {
 		t.Errorf("without a route to the ClusterIP: %s", e.Summary)
 	}
 	n.Route = func(a netip.Addr) (string, bool) { return "eth0", a.String() != "10.244.2.3" }
-	if e := Explain(four, six, host, n); e.Outcome != Mixed || e.Candidates[2].Outcome != Unroutable {
+	if e := Explain(inspect.Read(four), inspect.Read(six), host, n); e.Outcome != Mixed || e.Candidates[2].Outcome != Unroutable {
 		t.Errorf("without a route to one endpoint: %s", e.Summary)
 	}
 	packet := Packet{Proto: nft.TCP, To: netip.MustParseAddrPort("[fd00::1]:80"), From: netip.MustParseAddrPort("[fd00::9]:1"), IIF: "eth0"}
-	e := Explain(six, four, packet, node(nft.IPv6))
+	e := Explain(inspect.Read(six), inspect.Read(four), packet, node(nft.IPv6))
 	if len(e.Hints) != 1 || !strings.Contains(e.Hints[0], "10.96.0.5:80 (default/fenced:http)") {
 		t.Errorf("other family: %q", e.Hints)
 	}
@@ -346,7 +347,7 @@ func TestExplainRoutesAndFamilies(t *testing.T) {
 func TestJSONDecodes(t *testing.T) {
 	s := nft.Model(nft.IPv4, config(), services(nft.IPv4), nodeElements(nft.IPv4))
 	for _, c := range scenarios() {
-		want := Explain(s, nil, c.packet(nft.IPv4), node(nft.IPv4))
+		want := Explain(inspect.Read(s), nil, c.packet(nft.IPv4), node(nft.IPv4))
 		var b bytes.Buffer
 		if err := JSON(&b, want); err != nil {
 			t.Fatal(err)
@@ -373,5 +374,36 @@ func TestSimilar(t *testing.T) {
 		if similar(c.a, c.b) != c.want || similar(c.b, c.a) != c.want {
 			t.Errorf("%q and %q: want %v", c.a, c.b, c.want)
 		}
+	}
+}
+
+// The ranges of pods may be those of all nodes: only an interface says that a pod is of this node.
+func TestExplainSender(t *testing.T) {
+	p := Packet{Proto: nft.TCP, To: netip.MustParseAddrPort("10.96.0.1:80"), From: netip.MustParseAddrPort("10.244.0.9:1"), IIF: "cbr0"}
+	byInterface := config()
+	byInterface.Pods = nft.PodMatch{Interface: "cbr0"}
+	for want, c := range map[string]nft.Config{"a pod of the cluster": config(), "a pod of this node": byInterface} {
+		s := nft.Model(nft.IPv4, c, services(nft.IPv4), nodeElements(nft.IPv4))
+		if e := Explain(inspect.Read(s), nil, p, node(nft.IPv4)); e.Request.Sender != want || e.Request.Origin != fromPod {
+			t.Errorf("%+v, want %s", e.Request, want)
+		}
+	}
+}
+
+// What is in the table by another's hand has no way to the terminal.
+func TestExplainEscapes(t *testing.T) {
+	s := nft.Model(nft.IPv4, config(), services(nft.IPv4), nodeElements(nft.IPv4))
+	evil := "\x1b[2J\nhint: fake"
+	s.Chains[evil] = nft.ChainContent{}
+	drop := s.Rules["source-ranges"][0].Exprs
+	s.Rules[evil] = []nft.Rule{{Comment: evil, Exprs: drop[len(drop)-1:]}}
+	s.Rules["services"] = append([]nft.Rule{{Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: evil}}}}, s.Rules["services"]...)
+	p := Packet{Proto: nft.TCP, To: netip.MustParseAddrPort("10.96.0.1:80"), From: netip.MustParseAddrPort("10.244.0.9:1"), IIF: evil}
+	var out bytes.Buffer
+	if err := Text(&out, Explain(inspect.Read(s), nil, p, node(nft.IPv4))); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out.String(), "\x1b") || strings.Contains(out.String(), "\nhint: fake") || !strings.Contains(out.String(), `\x1b[2J`) {
+		t.Errorf("%q", out.String())
 	}
 }

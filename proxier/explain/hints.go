@@ -20,48 +20,48 @@ import (
 const most = 5
 
 // hint says what may help where a packet does not reach an endpoint.
-func (n *narrator) hint(out *Explanation, other *nft.Snapshot, node Node) {
+func (d *Describer) hint(out *Explanation, other *inspect.Ruleset) {
 	add := func(format string, args ...any) { out.Hints = append(out.Hints, fmt.Sprintf(format, args...)) }
-	if n.port != nil {
-		for _, p := range n.port.Problems {
-			add("the table does not fit together: %s", p)
+	if d.port != nil {
+		for _, p := range d.port.Problems {
+			add("elements of the table do not fit together: %s", p)
 		}
-		n.hintService(out.Outcome, add)
+		d.hintService(out.Outcome, add)
 		return
 	}
 	if out.Outcome == Delivered {
 		return
 	}
-	n.hintAddress(node, add)
-	n.hintNodePort(node, add)
+	d.hintAddress(add)
+	d.hintNodePort(add)
 	if other != nil {
-		n.hintFamily(newLookups(other), add)
+		d.hintFamily(servicesOf(other), add)
 	}
 }
 
 // hintService is about a Service that is known but does not serve.
-func (n *narrator) hintService(o Outcome, add func(string, ...any)) {
-	slicesOf := fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", n.port.Namespace, n.port.Service)
+func (d *Describer) hintService(o Outcome, add func(string, ...any)) {
+	slicesOf := fmt.Sprintf("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", d.port.Namespace, d.port.Service)
 	switch {
 	case o == Refused:
 		add("no pod is selected, or none is ready: compare spec.selector with the pods' labels, then look at their readiness; %s", slicesOf)
-	case o == Dropped && n.frontend.State == inspect.Dropped, o == Dropped && n.frontend.State == inspect.Internal:
+	case o == Dropped && d.frontend.State == inspect.Dropped, o == Dropped && d.frontend.State == inspect.Internal:
 		policy := "externalTrafficPolicy"
-		if n.frontend.Kind == "ClusterIP" {
+		if d.frontend.Kind == "ClusterIP" {
 			policy = "internalTrafficPolicy"
 		}
 		add("set %s to Cluster, run an endpoint on this node, or send to a node that has one; %s -o wide", policy, slicesOf)
-	case o == Dropped && n.frontend.Restricted:
-		add("add the client's range to spec.loadBalancerSourceRanges of Service %s/%s", n.port.Namespace, n.port.Service)
+	case o == Dropped && d.frontend.Restricted:
+		add("add the client's range to spec.loadBalancerSourceRanges of Service %s/%s", d.port.Namespace, d.port.Service)
 	}
 }
 
 // hintAddress is about an address, or a port of it, that no Service has.
-func (n *narrator) hintAddress(node Node, add func(string, ...any)) {
-	to := n.packet.To
+func (d *Describer) hintAddress(add func(string, ...any)) {
+	to := d.packet.To
 	var same, near, behind []string
-	for i := range n.ports {
-		p := &n.ports[i]
+	for i := range d.ports {
+		p := &d.ports[i]
 		for j := range p.Frontends {
 			f := &p.Frontends[j]
 			switch {
@@ -79,32 +79,28 @@ func (n *narrator) hintAddress(node Node, add func(string, ...any)) {
 	case len(same) > 0:
 		add("%s has these ports: %s", to.Addr(), list(same))
 	case len(behind) > 0:
-		add("%s is an endpoint of Service %s: what is sent to it directly is not ours to treat", to, list(behind))
+		add("%s is an endpoint of Service %s: nftproxy does not handle packets that are sent to it directly", to, list(behind))
 	case len(near) > 0:
 		add("Services with a similar address: %s", list(near))
-	case node.isLocal(to.Addr()):
-		add("%s is an address of this node: the packet goes to whatever listens on port %d here", to.Addr(), to.Port())
-	case n.inServiceRange(to.Addr()):
-		n.hintNearest(add)
+	case d.node.isLocal(to.Addr()):
+		add("%s is an address of this node: the packet goes to the process that listens on port %d", to.Addr(), to.Port())
+	case d.find(nft.ServiceCIDRs, string(to.Addr().AsSlice())) != nil:
+		d.hintNearest(add)
 	}
-}
-
-func (n *narrator) inServiceRange(a netip.Addr) bool {
-	return n.tables.find(nft.ServiceCIDRs, string(a.AsSlice())) != nil
 }
 
 // hintNearest names the Service whose ClusterIP is nearest: what an address has in common with another counts from
 // its beginning.
-func (n *narrator) hintNearest(add func(string, ...any)) {
+func (d *Describer) hintNearest(add func(string, ...any)) {
 	best, name := "", ""
-	for i := range n.ports {
-		for _, f := range n.ports[i].Frontends {
+	for i := range d.ports {
+		for _, f := range d.ports[i].Frontends {
 			a, err := netip.ParseAddr(f.Address)
 			if err != nil {
 				continue
 			}
-			if d := distance(a, n.packet.To.Addr()); name == "" || d < best {
-				best, name = d, fmt.Sprintf("%s (%s)", net.JoinHostPort(f.Address, strconv.Itoa(int(f.Port))), n.ports[i].Name)
+			if far := distance(a, d.packet.To.Addr()); name == "" || far < best {
+				best, name = far, fmt.Sprintf("%s (%s)", net.JoinHostPort(f.Address, strconv.Itoa(int(f.Port))), d.ports[i].Name)
 			}
 		}
 	}
@@ -123,27 +119,27 @@ func distance(a, b netip.Addr) string {
 }
 
 // hintNodePort is about a NodePort that is not taken where the packet goes, and about a near miss of one.
-func (n *narrator) hintNodePort(node Node, add func(string, ...any)) {
-	to := n.packet.To
-	if e, ok := n.fronts[address{"", n.packet.Proto.String(), to.Port()}]; ok {
-		at := n.nodePortAddresses()
+func (d *Describer) hintNodePort(add func(string, ...any)) {
+	to := d.packet.To
+	if e, ok := d.at[inspect.Key{Proto: d.packet.Proto, Port: to.Port()}]; ok {
+		at := d.nodePortAddresses()
 		switch {
 		case to.Addr().IsLoopback():
-			add("%d is a NodePort of Service %s, but NodePorts are not taken at loopback addresses by the tables: use %s, or list localhost in nodePortAddresses", to.Port(), e.port.Name, at)
-		case node.isLocal(to.Addr()):
-			add("%d is a NodePort of Service %s, taken at %s only (nodePortAddresses)", to.Port(), e.port.Name, at)
+			add("%d is a NodePort of Service %s, but the tables do not serve NodePorts at loopback addresses: use %s, or list localhost in nodePortAddresses", to.Port(), e.port.Name, at)
+		case d.node.isLocal(to.Addr()):
+			add("%d is a NodePort of Service %s, served at %s only (nodePortAddresses)", to.Port(), e.port.Name, at)
 		default:
-			add("%d is a NodePort of Service %s, but %s is no address of this node", to.Port(), e.port.Name, to.Addr())
+			add("%d is a NodePort of Service %s, but %s is not an address of this node", to.Port(), e.port.Name, to.Addr())
 		}
 		return
 	}
-	if !node.isLocal(to.Addr()) {
+	if !d.node.isLocal(to.Addr()) {
 		return
 	}
 	var near []string
-	for a, e := range n.fronts {
-		if a.addr == "" && (a.port == to.Port() || similar(strconv.Itoa(int(a.port)), strconv.Itoa(int(to.Port())))) {
-			near = append(near, fmt.Sprintf("%s %d (%s)", a.proto, a.port, e.port.Name))
+	for k, e := range d.at {
+		if !k.Addr.IsValid() && (k.Port == to.Port() || similar(strconv.Itoa(int(k.Port)), strconv.Itoa(int(to.Port())))) {
+			near = append(near, fmt.Sprintf("%s %d (%s)", k.Proto, k.Port, e.port.Name))
 		}
 	}
 	if len(near) > 0 {
@@ -152,31 +148,25 @@ func (n *narrator) hintNodePort(node Node, add func(string, ...any)) {
 	}
 }
 
-func (n *narrator) nodePortAddresses() string {
-	if n.config.NodePortAll {
+func (d *Describer) nodePortAddresses() string {
+	if d.Config.NodePortAll {
 		return "any other address of the node"
 	}
-	var out []string
-	for key := range n.tables.exact[nft.NodePortAddresses] {
-		a, _ := netip.AddrFromSlice([]byte(key))
-		out = append(out, a.String())
-	}
-	slices.Sort(out)
-	if len(out) == 0 {
+	if len(d.NodePortAddresses) == 0 {
 		return "no address"
 	}
-	return list(out)
+	return list(d.NodePortAddresses)
 }
 
 // hintFamily is about a Service that is there in the other family only.
-func (n *narrator) hintFamily(other *lookups, add func(string, ...any)) {
-	if len(n.ports) > 0 || len(other.ports) == 0 {
+func (d *Describer) hintFamily(other serviceIndex, add func(string, ...any)) {
+	if len(d.ports) > 0 || len(other.ports) == 0 {
 		return
 	}
 	var names []string
 	for i := range other.ports {
 		for _, f := range other.ports[i].Frontends {
-			if f.Port == n.packet.To.Port() && f.Address != "" {
+			if f.Port == d.packet.To.Port() && f.Address != "" {
 				names = append(names, fmt.Sprintf("%s (%s)", net.JoinHostPort(f.Address, strconv.Itoa(int(f.Port))), other.ports[i].Name))
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/nft/kernel"
+	"github.com/nftproxy/nftproxy/proxier/inspect"
 )
 
 // namespace makes a network namespace of the test's own.
@@ -64,7 +65,7 @@ func TestExplainReadsTheKernel(t *testing.T) {
 		n := node(f)
 		n.Client = clients(want)
 		for _, c := range scenarios() {
-			if d := cmp.Diff(Explain(want, nil, c.packet(f), n), Explain(got, nil, c.packet(f), n)); d != "" {
+			if d := cmp.Diff(Explain(inspect.Read(want), nil, c.packet(f), n), Explain(inspect.Read(got), nil, c.packet(f), n)); d != "" {
 				t.Errorf("%s %s %s from %s: (-model +kernel)\n%s", f, c.proto, c.to, c.from, d)
 			}
 		}

@@ -10,21 +10,19 @@ import (
 	"io"
 	"slices"
 	"strconv"
+
+	"github.com/nftproxy/nftproxy/proxier/inspect"
 )
 
-// Text writes an explanation for the eye.
+// Text writes an explanation for people.
 func Text(w io.Writer, e *Explanation) error {
 	out := bufio.NewWriter(w)
-	from := e.Request.From
-	switch e.Request.Origin {
-	case fromHost:
-		from += ", a process on this node"
-	case fromPod:
-		from += ", a pod of this node, by " + e.Request.IIF
-	default:
-		from += ", from outside, by " + e.Request.IIF
+	fmt.Fprintln(out, e.Stamp)
+	sender := e.Request.Sender
+	if e.Request.Origin != fromHost {
+		sender += ", by " + inspect.Printable(e.Request.IIF)
 	}
-	fmt.Fprintf(out, "%s %s from %s\n", e.Request.Protocol, e.Request.To, from)
+	fmt.Fprintf(out, "%s %s from %s, %s\n", e.Request.Protocol, e.Request.To, e.Request.From, sender)
 	fmt.Fprintf(out, "%s: %s\n", e.Outcome, e.Summary)
 	for _, warning := range e.Warnings {
 		fmt.Fprintf(out, "warning: %s\n", warning)
@@ -55,7 +53,7 @@ func writeCandidates(out *bufio.Writer, list []Candidate) {
 		fmt.Fprint(out, "\nendpoints:\n")
 	}
 	const shown = 20
-	same := !slices.ContainsFunc(list, func(c Candidate) bool { return c.Why != list[0].Why }) // then the summary says it
+	same := !slices.ContainsFunc(list, func(c Candidate) bool { return c.Why != list[0].Why }) // the summary has it
 	for i := range list {
 		if i == shown {
 			fmt.Fprintf(out, "  and %d more\n", len(list)-shown)

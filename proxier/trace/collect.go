@@ -13,7 +13,7 @@ import (
 	"github.com/nftproxy/nftproxy/nft"
 )
 
-// Seen is all that the kernel told of one packet, in order.
+// Seen has all messages of the kernel about one packet, in order.
 type Seen struct {
 	At     time.Time // of the first message
 	Events []nft.TraceEvent
@@ -27,11 +27,11 @@ type Seen struct {
 	number  int // by the order of their first messages
 }
 
-// Collector puts messages together that are of one packet. The kernel does not say which is a packet's last, so that a packet
-// is complete when it was dropped or nothing more came for a while. Not safe for concurrent use.
+// Collector puts the messages of each packet together. The kernel does not mark the last one, so that a packet is complete
+// when it was dropped or no message came for a while. Not safe for concurrent use.
 type Collector struct {
-	// Quiet is how long that is behind input and postrouting. Elsewhere it is five times that: on a busy machine the sender's
-	// process may have to wait in the middle of sending.
+	// Quiet is that time behind input and postrouting. Elsewhere it is unfinishedFactor times as long: on a busy machine
+	// the sender's process may have to wait in the middle of sending.
 	Quiet time.Duration
 	// Hook returns where a base chain is attached.
 	Hook  func(table nft.TraceTable, chain string) (hook nft.Hook, ok bool)
@@ -42,8 +42,8 @@ type Collector struct {
 // nat is the type of chains that translate.
 const nat = "nat"
 
-// patience is how many times longer than Quiet a packet is waited for that is not through.
-const patience = 5
+// unfinishedFactor is how many times longer than Quiet a packet is waited for that is not through.
+const unfinishedFactor = 5
 
 // loopback is the index of the loopback device, in every network namespace.
 const loopback = 1
@@ -90,19 +90,28 @@ func (c *Collector) Add(e *nft.TraceEvent, now time.Time) *Seen {
 	return done
 }
 
-// continued finds the packet that a message goes on with under another number: what leaves by the loopback device comes in
-// by it. Masquerading may have changed its source meanwhile; then it is the last one that left for that destination.
+// continued finds the packet that goes on under another number, for the kernel makes the number of the device that the packet
+// came in by, among others: what leaves by the loopback device comes in by it, and what passed the prerouting hook on a port
+// of a bridge (br_netfilter) comes in by the bridge, at the next hook. Masquerading may have changed the source of the former:
+// then it is the last one that left for that destination. The destination of the latter may just have been translated.
 func (c *Collector) continued(e *nft.TraceEvent) (found *Seen) {
-	if e.Packet == nil || e.Packet.IIF != loopback {
+	if e.Packet == nil || e.Starts() {
 		return nil
 	}
+	hook, _ := c.Hook(e.Table, e.Chain)
+	bridged := hook.Num == unix.NF_INET_FORWARD || hook.Num == unix.NF_INET_LOCAL_IN
 	same := false
 	for _, p := range c.open {
 		was := p.packet()
-		if !p.ours || was == nil || was.OIF != loopback || was.Proto != e.Packet.Proto || was.Dst != e.Packet.Dst {
+		if !p.ours || was == nil || was.Proto != e.Packet.Proto {
 			continue
 		}
 		exact := was.Src == e.Packet.Src
+		byLoopback := e.Packet.IIF == loopback && was.OIF == loopback && was.Dst == e.Packet.Dst
+		byBridge := bridged && exact && was.IIF == e.Packet.IIF && was.OIF == 0
+		if !byLoopback && !byBridge {
+			continue
+		}
 		if found == nil || exact && !same || exact == same && p.number > found.number {
 			found, same = p, exact
 		}
@@ -128,7 +137,7 @@ func (c *Collector) forget(p *Seen) {
 	}
 }
 
-// Lost notes that messages are missing: of which packets nobody knows.
+// Lost notes that messages are missing; it is unknown of which packets.
 func (c *Collector) Lost() {
 	for _, p := range c.open {
 		p.Incomplete = true
@@ -151,7 +160,7 @@ func (c *Collector) Complete(now time.Time, end bool) []*Seen {
 	for _, p := range c.open {
 		wait := c.Quiet
 		if !p.through {
-			wait *= patience
+			wait *= unfinishedFactor
 		}
 		if end || now.Sub(p.last) >= wait {
 			out = append(out, p)

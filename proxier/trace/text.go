@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
+
+	"github.com/nftproxy/nftproxy/proxier/explain"
 )
 
-// Text writes a path for the eye, with all steps if wide is set, and otherwise without those that only lead on.
+// Text writes a path for people. Unless wide is set it leaves out steps that only lead on: rules of ours without a text,
+// and policies of others that accept.
 func Text(w io.Writer, p *Path, wide bool) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "%s %s from %s", p.Packet.Protocol, p.Packet.To, p.Packet.From)
@@ -29,30 +31,49 @@ func Text(w io.Writer, p *Path, wide bool) error {
 	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
-		if !wide && s.leads() {
+		leadsOn := s.Policy && s.Verdict == "accept"
+		if s.Ours {
+			leadsOn = s.Text == "" && s.Verdict != "drop"
+		}
+		if leadsOn && !wide {
 			continue
 		}
-		fmt.Fprintf(&out, "  %-11s  %s %s, %s: %s\n", s.Hook, s.Table, s.Chain, s.place(), s.words(wide))
+		fmt.Fprintf(&out, "  %-11s  %s %s, %s: ", s.Hook, s.Table, s.Chain, place(s))
+		if s.Text == "" {
+			fmt.Fprintln(&out, s.Verdict)
+			continue
+		}
+		out.WriteString(s.Text)
+		if s.Set != "" {
+			fmt.Fprintf(&out, " (%s { %s })", s.Set, s.Element)
+		}
+		if wide {
+			fmt.Fprintf(&out, "; %s", s.Verdict)
+		}
+		out.WriteByte('\n')
 	}
 	out.WriteByte('\n')
 	_, err := w.Write(out.Bytes())
 	return err
 }
 
-// words are what a step did.
-func (s *Step) words(wide bool) string {
-	if s.Text == "" {
-		return s.Verdict
+// place is the rule of a step.
+func place(s *explain.Step) string {
+	text := "a rule that is gone"
+	switch {
+	case s.Policy:
+		return "policy"
+	case s.Rule > 0:
+		text = fmt.Sprintf("rule %d", s.Rule)
 	}
-	var b strings.Builder
-	b.WriteString(s.Text)
-	if s.Set != "" {
-		fmt.Fprintf(&b, " (%s { %s })", s.Set, s.Element)
+	if s.Ours {
+		return text
 	}
-	if wide {
-		fmt.Fprintf(&b, "; %s", s.Verdict)
+	text += fmt.Sprintf(", handle %d", s.Handle)
+	if s.Comment != "" {
+		text += fmt.Sprintf(" (%q)", s.Comment)
 	}
-	return b.String()
+	return text
 }
 
 // JSON writes a path as one line.

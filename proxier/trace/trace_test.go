@@ -15,6 +15,7 @@ import (
 
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/explain"
+	"github.com/nftproxy/nftproxy/proxier/inspect"
 )
 
 var (
@@ -75,10 +76,10 @@ func TestCollect(t *testing.T) {
 		t.Errorf("want the first only: %+v", got)
 	}
 	// The one that is not through is waited for.
-	if got := c.Complete(began.Add(patience*time.Second-1), false); len(got) != 0 || !c.Unfinished() {
+	if got := c.Complete(began.Add(unfinishedFactor*time.Second-1), false); len(got) != 0 || !c.Unfinished() {
 		t.Errorf("complete too early: %+v", got)
 	}
-	if got := c.Complete(began.Add(patience*time.Second), false); len(got) != 1 || got[0].Events[0].ID != 4 || c.Unfinished() || len(c.open) != 0 {
+	if got := c.Complete(began.Add(unfinishedFactor*time.Second), false); len(got) != 1 || got[0].Events[0].ID != 4 || c.Unfinished() || len(c.open) != 0 {
 		t.Errorf("want the last one only: %+v", got)
 	}
 }
@@ -139,9 +140,10 @@ func testFacts(t *testing.T) (Facts, *nft.Snapshot) {
 			}
 			return nft.TracedRule{Handle: handle, Comment: "a comment", Rejects: handle == 105 || chain == "refuse"}, int(handle - 100)
 		},
-		Interface: func(i uint32) string { return []string{"", "lo", "eth0", "pods0"}[i] },
-		Words:     func(nft.Family) *explain.Words { return explain.NewWords(s) },
-		Node:      func(nft.Family) explain.Node { return explain.Node{} },
+		Interface:       func(i uint32) string { return []string{"", "lo", "eth0", "pods0", "br0"}[i] },
+		Describer:       func(nft.Family) *explain.Describer { return explain.NewDescriber(inspect.Read(s)) },
+		BridgeNetfilter: func(iface string, f nft.Family) bool { return iface == "br0" && f == nft.IPv4 },
+		Node:            func(nft.Family) explain.Node { return explain.Node{} },
 	}, s
 }
 
@@ -158,46 +160,53 @@ func toEndpoint() []*nft.TraceEvent {
 	}
 }
 
-func TestTell(t *testing.T) {
+func TestDescribe(t *testing.T) {
 	facts, _ := testFacts(t)
 	end := packet("10.0.0.1:40000", "10.244.2.1:8080", 2, 3)
+	bridged := toEndpoint()[:5] // the kernel's trace of what a bridge forwards has no more
+	for i := range bridged {
+		if p := bridged[i].Packet; p != nil {
+			p.IIF = 4
+		}
+	}
 	for name, c := range map[string]struct {
 		events  []*nft.TraceEvent
-		outcome Outcome
+		outcome explain.Outcome
 		summary string
 		text    string // in the short form
 	}{
 		"sent": {
-			append(toEndpoint(), policy(1, own, "nat-postrouting", nft.VerdictAccept, end)), Sent, "sent to endpoint 10.244.2.1:8080 by pods0",
+			append(toEndpoint(), policy(1, own, "nat-postrouting", nft.VerdictAccept, end)), explain.Sent, "sent to endpoint 10.244.2.1:8080 by pods0",
 			"endpoints { 10.96.0.1 . tcp . 80 . 0:1 : 10.244.2.1 . 8080 }",
 		},
 		"dropped by others": {
-			append(toEndpoint(), rule(1, firewall, "forward", 104, nft.VerdictDrop, "", end)), Dropped,
+			append(toEndpoint(), rule(1, firewall, "forward", 104, nft.VerdictDrop, "", end)), explain.Dropped,
 			`dropped by table inet firewall, chain forward, rule 4, handle 104 ("a comment"), which is not nftproxy's`,
 			`inet firewall forward, rule 4, handle 104 ("a comment"): drop`,
 		},
 		"refused by others": {
-			append(toEndpoint(), rule(1, firewall, "forward", 105, nft.VerdictDrop, "", end)), Refused, "refused by table inet firewall", "drop",
+			append(toEndpoint(), rule(1, firewall, "forward", 105, nft.VerdictDrop, "", end)), explain.Refused, "refused by table inet firewall", "drop",
 		},
 		"by a policy": {
-			append(toEndpoint(), policy(1, firewall, "forward", nft.VerdictDrop, end)), Dropped,
+			append(toEndpoint(), policy(1, firewall, "forward", nft.VerdictDrop, end)), explain.Dropped,
 			"dropped by the policy of table inet firewall, chain forward", "inet firewall forward, policy: drop",
 		},
-		"queued": {append(toEndpoint(), rule(1, firewall, "forward", 104, nft.VerdictQueue|1<<16, "", end)), Queued, "handed to a program", "queue"},
-		"later":  {toEndpoint()[5:], Sent, "sent untranslated to 10.244.2.1:8080 by pods0", ""},
-		"halted": {toEndpoint(), Lost, "not seen any more after forward", "default/web:http"},
-		"lost":   {toEndpoint()[:5], Lost, "not seen any more after prerouting", "default/web:http"},
+		"queued": {append(toEndpoint(), rule(1, firewall, "forward", 104, nft.VerdictQueue|1<<16, "", end)), explain.Queued, "handed to a program", "queue"},
+		"later":  {toEndpoint()[5:], explain.Sent, "sent untranslated to 10.244.2.1:8080 by pods0", ""},
+		"halted": {toEndpoint(), explain.Lost, "not seen after forward", "default/web:http"},
+		"lost":   {toEndpoint()[:5], explain.Lost, "not seen after prerouting", "default/web:http"},
 		"gone": {
 			append(toEndpoint(), rule(1, own, "unserved", 1, nft.VerdictContinue, "", end), policy(1, own, "nat-postrouting", nft.VerdictAccept, end)),
-			Sent, "sent to endpoint", "warning: rules of nftproxy were replaced",
+			explain.Sent, "sent to endpoint", "warning: rules of nftproxy were replaced",
 		},
-		"nothing": {toEndpoint()[:1], Lost, "not seen any more", "10.0.0.1:40000"},
+		"bridged": {bridged, explain.Bridged, "the trace ends after prerouting, on its way to 10.96.0.1:80: br0 is a bridge and net.bridge.bridge-nf-call-iptables is 1", "default/web:http"},
+		"nothing": {toEndpoint()[:1], explain.Lost, "not seen", "10.0.0.1:40000"},
 	} {
 		s := &Seen{At: began}
 		for _, e := range c.events {
 			s.Events = append(s.Events, *e)
 		}
-		p := Tell(s, facts)
+		p := Describe(s, facts)
 		var text bytes.Buffer
 		if err := Text(&text, p, false); err != nil {
 			t.Fatal(err)
@@ -208,8 +217,29 @@ func TestTell(t *testing.T) {
 		if p.Service != "default/web:http" && name != "later" {
 			t.Errorf("%s: Service %q", name, p.Service)
 		}
-		if shown := slices.ContainsFunc(p.Steps, func(s Step) bool { return strings.HasPrefix(s.Table, "ip "+nft.TraceTablePrefix) }); shown {
+		if shown := slices.ContainsFunc(p.Steps, func(s explain.Step) bool { return strings.HasPrefix(s.Table, "ip "+nft.TraceTablePrefix) }); shown {
 			t.Errorf("%s: the trace's own table is shown", name)
 		}
+	}
+}
+
+// What comes in by a port of a bridge is routed under another number, its destination translated meanwhile.
+func TestCollectBridge(t *testing.T) {
+	c := Collector{Quiet: time.Second, Hook: func(_ nft.TraceTable, chain string) (nft.Hook, bool) {
+		if chain == "filter-forward" {
+			return nft.Hook{Type: "filter", Num: unix.NF_INET_FORWARD}, true
+		}
+		return nft.Hook{Type: "nat", Num: unix.NF_INET_PRE_ROUTING}, chain != "watch"
+	}}
+	for i, src := range []string{"10.0.0.1:1", "10.0.0.1:2"} {
+		c.Add(starts(uint32(i+1), packet(src, "10.96.0.1:80", 4, 0)), began)
+	}
+	for i, src := range []string{"10.0.0.1:2", "10.0.0.1:1"} {
+		c.Add(policy(uint32(i+11), own, "filter-forward", nft.VerdictAccept, packet(src, "10.244.2.1:8080", 4, 3)), began)
+	}
+	c.Add(policy(13, own, "filter-forward", nft.VerdictAccept, packet("10.0.0.1:3", "10.244.2.1:8080", 4, 3)), began)
+	got := c.Complete(began, true)
+	if len(got) != 2 || len(got[0].Events) != 2 || got[0].Events[1].ID != 12 || len(got[1].Events) != 2 || got[1].Events[1].ID != 11 {
+		t.Errorf("%+v", got)
 	}
 }
