@@ -17,7 +17,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/rest"
 	restclient "k8s.io/client-go/rest"
 
 	"github.com/nftproxy/nftproxy/ctsync"
@@ -282,7 +281,7 @@ func observe(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) (*
 	if cfg.Manifests != "" {
 		from, err = manifests.New(cfg.Manifests, cfg.NodeName)
 	} else {
-		load := func() (*rest.Config, error) { return cfg.Client.REST("nftproxy-dump/" + programVersion()) }
+		load := func() (*restclient.Config, error) { return cfg.Client.REST("nftproxy-dump/" + programVersion()) }
 		client, errREST := load()
 		if errREST != nil {
 			return nil, errREST

@@ -191,12 +191,62 @@ func (p *parts) addSource(ctx context.Context) (err error) {
 		return err
 	}
 	klog.FromContext(ctx).V(1).Info("Objects come from the API server", "server", client.Host)
-	if p.events, err = events.New(client, p.cfg.NodeName); err != nil {
+	if p.events, err = events.New(load, p.cfg.NodeName); err != nil {
 		return err
 	}
-	p.source, err = kube.NewAPI(load, p.cfg.NodeName)
-	return err
+	api, err := kube.NewAPI(load, p.cfg.NodeName)
+	if err != nil {
+		return err
+	}
+	p.source = api
+	p.metrics.SourcesFrom(func() (out []metrics.Source) {
+		for _, s := range api.Status() {
+			out = append(out, metrics.Source{Kind: s.Kind.String(), Connected: s.Connected, LastContact: s.LastContact})
+		}
+		return out
+	})
+	if path := p.cfg.Client.Kubeconfig; path != "" {
+		p.more = append(p.more, part{"kubeconfig", func(ctx context.Context) error { return followKubeconfig(ctx, path, load, api) }})
+	}
+	return nil
 }
+
+// followKubeconfig makes the source use a kubeconfig as soon as it is replaced, until ctx is done. A kubeconfig that cannot
+// be used changes nothing.
+func followKubeconfig(ctx context.Context, path string, load func() (*rest.Config, error), api *kube.API) error {
+	log := klog.FromContext(ctx)
+	check := func() error {
+		_, err := load()
+		return err
+	}
+	invalid := func(err error) {
+		if err != nil {
+			log.Error(err, "The kubeconfig was changed and is invalid; the previous one stays in use", "path", path)
+		}
+	}
+	for replaced := false; ctx.Err() == nil; {
+		watcher, err := config.NewWatcher(path)
+		if err == nil && replaced { // after the watch has begun, so that no change falls between
+			log.Info("Using the changed kubeconfig", "path", path)
+			err = api.Reload()
+		}
+		if err == nil {
+			replaced = watcher.Run(ctx, check, invalid) != nil
+			err = watcher.Close()
+		}
+		if err != nil {
+			log.Error(err, "Cannot follow the kubeconfig, will try again", "path", path)
+			select {
+			case <-ctx.Done():
+			case <-time.After(kubeconfigRetry):
+			}
+		}
+	}
+	return nil
+}
+
+// kubeconfigRetry is the pause after a kubeconfig could not be read or used.
+const kubeconfigRetry = 5 * time.Second
 
 // healthPortFailed reports that the health check port of a Service cannot be
 // bound.
@@ -241,7 +291,7 @@ func (p *parts) server(name, addr, reason string, handler http.Handler) func(con
 		}
 		ctx, cancel := context.WithTimeout(ctx, lastWord)
 		defer cancel()
-		return errors.Join(err, p.events.LastWord(ctx, reason, err.Error()))
+		return errors.Join(err, p.events.WriteNow(ctx, reason, err.Error()))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/time/rate"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/client-go/rest"
 
@@ -51,7 +52,7 @@ func newTest(fail error) (*Recorder, chan *eventsv1.Event) {
 		created <- e
 		return fail
 	}, func() time.Time { return time.Unix(1700000000, 0).UTC() })
-	r.gap = 0
+	r.limit.SetLimit(rate.Inf)
 	return r, created
 }
 
@@ -93,12 +94,12 @@ func TestObjects(t *testing.T) {
 	}
 }
 
-// TestLastWord: written at once, without Run, and its error is returned.
-func TestLastWord(t *testing.T) {
+// TestWriteNow: written at once, without Run, and its error is returned.
+func TestWriteNow(t *testing.T) {
 	away := errors.New("server is away")
 	for _, fail := range []error{nil, away} {
 		r, created := newTest(fail)
-		if err := r.LastWord(t.Context(), "FailedToStartMetricServer", "port taken"); !errors.Is(err, fail) {
+		if err := r.WriteNow(t.Context(), "FailedToStartMetricServer", "port taken"); !errors.Is(err, fail) {
 			t.Errorf("error %v, want %v", err, fail)
 		}
 		if e := <-created; e.Type != "Warning" || e.Reason != "FailedToStartMetricServer" || e.Regarding.Kind != "Node" {
@@ -160,7 +161,9 @@ func TestWire(t *testing.T) {
 		_, _ = w.Write(body)
 	}))
 	defer server.Close()
-	r, err := New(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "node-1")
+	r, err := New(func() (*rest.Config, error) {
+		return &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, nil
+	}, "node-1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,22 +29,18 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/klog/v2"
 
+	"github.com/nftproxy/nftproxy/internal/fswatch"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
 const (
-	// settle is how long a file must be at rest before it is read, at most settleMax after the first event: a file may be
-	// read half-written, and editors remove the old file before they write the new one.
-	settle    = 50 * time.Millisecond
-	settleMax = 2 * time.Second
-	// poll is how often all files are compared without an event: file systems of other machines report none, links may lead
-	// to other directories, and a process can run out of inotify watches (ENOSPC) or instances (EMFILE).
+	// poll is how often all files are compared without an event: file systems of other machines report none, and links may
+	// lead to other directories.
 	poll = 10 * time.Second
-	// absence is how long a file must be missing to be gone.
+	// absence is how long a file must be missing to be gone: editors remove the old one before they write the new one.
 	absence = 300 * time.Millisecond
 	// retry is how often a directory that cannot be read is tried.
 	retry = time.Second
@@ -55,8 +51,6 @@ type Source struct {
 	dir, node string
 	decoder   decoder
 	poll      time.Duration
-	// newWatcher is fsnotify's; tests have none.
-	newWatcher func() (*fsnotify.Watcher, error)
 }
 
 // New returns a source for the files in dir. Of Nodes only the one of that name counts.
@@ -71,7 +65,7 @@ func New(dir, nodeName string) (*Source, error) {
 	case !st.IsDir():
 		return nil, fmt.Errorf("manifests: %s: %w", dir, syscall.ENOTDIR)
 	}
-	return &Source{dir: dir, node: nodeName, decoder: d, poll: poll, newWatcher: fsnotify.NewWatcher}, nil
+	return &Source{dir: dir, node: nodeName, decoder: d, poll: poll}, nil
 }
 
 // Run delivers everything to sink until ctx ends. It returns after the last call to sink. It must be called once.
@@ -80,8 +74,12 @@ func (s *Source) Run(ctx context.Context, sink kube.Sink) {
 	for _, k := range kube.Kinds() {
 		r.caches = append(r.caches, kube.NewCache(k, sink))
 	}
-	r.watch()
-	defer func() { r.closeWatch() }()
+	var err error
+	if r.watcher, err = fswatch.New(s.dir); err != nil {
+		r.log.V(2).Info("Cannot watch the manifest directory, polling it", "dir", s.dir, "interval", s.poll, "err", err)
+	} else {
+		defer func() { _ = r.watcher.Close() }()
+	}
 	r.read()
 	for _, c := range r.caches {
 		c.Synced()
@@ -95,12 +93,12 @@ func (s *Source) Run(ctx context.Context, sink kube.Sink) {
 type reader struct {
 	*Source
 	log      klog.Logger
-	watcher  *fsnotify.Watcher // nil: poll
-	files    map[string]*file  // by path
-	caches   []*kube.Cache     // by kind
-	problems *kube.Cache       // of files
-	again    time.Duration     // when to read again without an event
-	ignored  string            // the ignored kinds last logged
+	watcher  *fswatch.Watcher // nil: poll
+	files    map[string]*file // by path
+	caches   []*kube.Cache    // by kind
+	problems *kube.Cache      // of files
+	again    time.Duration    // when to read again without an event
+	ignored  string           // the ignored kinds last logged
 }
 
 // file is what is known of one file.
@@ -119,58 +117,16 @@ type stamp struct {
 	modified, changed syscall.Timespec
 }
 
-// watch starts to watch the directory; without a watch it is polled.
-func (r *reader) watch() {
-	w, err := r.newWatcher()
-	if err == nil {
-		if err = w.Add(r.dir); err == nil {
-			r.watcher = w
-			return
-		}
-		_ = w.Close()
-	}
-	r.log.V(2).Info("Cannot watch the manifest directory, polling it", "dir", r.dir, "interval", r.poll, "err", err)
-}
-
-func (r *reader) closeWatch() {
-	if r.watcher != nil {
-		_ = r.watcher.Close()
-		r.watcher = nil
-	}
-}
-
 // wait blocks until the directory is worth another look, and returns false when ctx ends.
 func (r *reader) wait(ctx context.Context) bool {
-	var events <-chan fsnotify.Event
-	var failed <-chan error
-	if r.watcher != nil {
-		events, failed = r.watcher.Events, r.watcher.Errors
+	look, cancel := context.WithTimeout(ctx, r.again)
+	defer cancel()
+	if r.watcher == nil {
+		<-look.Done()
+	} else {
+		r.watcher.Wait(look)
 	}
-	timer := time.NewTimer(r.again)
-	defer timer.Stop()
-	var first time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-timer.C:
-			return true
-		case <-failed: // the queue has overflowed, for one
-			return true
-		case e := <-events:
-			if e.Name == r.dir && e.Has(fsnotify.Remove|fsnotify.Rename) {
-				r.closeWatch()
-				return true
-			}
-			if first.IsZero() {
-				first = time.Now()
-			}
-			if time.Since(first) > settleMax {
-				return true
-			}
-			timer.Reset(settle)
-		}
-	}
+	return ctx.Err() == nil
 }
 
 // read reads what has changed in the directory and brings the sink up to date.
@@ -178,15 +134,11 @@ func (r *reader) read() {
 	r.again = r.poll
 	entries, err := os.ReadDir(r.dir)
 	if err != nil { // nothing is removed while the directory is away
-		r.closeWatch()
 		r.again = retry
 		r.problems.Set(kube.Name{Name: r.dir}, nil, []error{err})
 		return
 	}
 	r.problems.Set(kube.Name{Name: r.dir}, nil, nil)
-	if r.watcher == nil {
-		r.watch()
-	}
 	present := map[string]bool{}
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))

@@ -11,11 +11,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
@@ -401,26 +398,6 @@ func TestManifestsHostileText(t *testing.T) {
 	if len(d.objects) != 1 || len(d.problems) != 2 {
 		t.Errorf("%v %v", d.objects, d.problems)
 	}
-}
-
-// Without inotify (no instance or watch left) the directory is polled.
-func TestManifestsPolled(t *testing.T) {
-	r := newRecorder(t)
-	s, err := New(t.TempDir(), "n1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.poll, s.newWatcher = time.Millisecond, func() (*fsnotify.Watcher, error) { return nil, syscall.ENOSPC }
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { s.Run(ctx, r) })
-	defer wg.Wait()
-	defer cancel()
-	d := &manifestDir{r, s.dir}
-	d.write("a.yaml", svc("a", "10.96.0.1"))
-	d.untilIP("a", "10.96.0.1")
-	d.must(os.Remove(d.path("a.yaml")))
-	d.untilIP("a", "")
 }
 
 func TestNew(t *testing.T) {
