@@ -99,9 +99,7 @@ type Proxier struct {
 	noLocal     map[nft.Family]*noLocal
 	// healthsAt are the addresses that the health check servers listen on.
 	healthsAt []netip.Addr
-	// unbound is how many of them could not listen; the next sync tries again.
-	unbound int
-	retry   backoff
+	retry     backoff
 	// retryAt is before when nothing is tried that failed, whatever happens meanwhile.
 	retryAt time.Time
 	repair  time.Time // when drift was last looked for

@@ -361,9 +361,9 @@ func (p *Proxier) tellHealth(updates []*update) {
 		}
 	}
 	addrs := p.healthAddrs()
-	if changed || p.unbound > 0 || !slices.Equal(addrs, p.healthsAt) {
+	if changed || !slices.Equal(addrs, p.healthsAt) {
 		p.healthsAt = addrs
-		p.unbound = p.opt.Listeners.Sync(p.healths, addrs)
+		p.opt.Listeners.Sync(p.healths, addrs)
 	}
 }
 

@@ -26,7 +26,6 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/events"
 	"github.com/nftproxy/nftproxy/proxier/health"
-	"github.com/nftproxy/nftproxy/proxier/httpserve"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/manifests"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
@@ -103,7 +102,9 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 // as they were: the proxy keeps the configuration it has.
 func (p *parts) configInvalid(err error) {
 	p.metrics.ConfigValid(err == nil)
+	p.health.SetDegraded("configuration", "")
 	if err != nil {
+		p.health.SetDegraded("configuration", "the files were changed and are invalid; the previous configuration is in use")
 		klog.ErrorS(err, "The configuration was changed and is invalid; the previous one stays in use")
 		return
 	}
@@ -249,8 +250,12 @@ func followKubeconfig(ctx context.Context, path string, load func() (*rest.Confi
 const kubeconfigRetry = 5 * time.Second
 
 // healthPortFailed reports that the health check port of a Service cannot be
-// bound.
+// bound, or, with nil, that it is served after all.
 func (p *parts) healthPortFailed(name types.NamespacedName, err error) {
+	if err == nil {
+		klog.InfoS("Health check port is served again", "service", name)
+		return
+	}
 	klog.ErrorS(err, "Health check port cannot be served", "service", name)
 	if p.events != nil {
 		p.events.Emit(events.Event{
@@ -278,7 +283,7 @@ const lastWord = 2 * time.Second
 // server returns what runs a server. That it cannot listen is an Event with the
 // given reason, whether it is tried again or is fatal.
 func (p *parts) server(name, addr, reason string, handler http.Handler) func(context.Context) error {
-	s := httpserve.Server{Name: name, Addr: addr, Handler: handler, HardFail: p.cfg.BindHardFail, Failed: func(err error) {
+	s := health.Server{Name: name, Addr: addr, Handler: handler, HardFail: p.cfg.BindHardFail, Failed: func(err error) {
 		klog.ErrorS(err, "Server cannot listen")
 		if p.events != nil {
 			p.events.Node(true, reason, err.Error())

@@ -3,22 +3,31 @@
 
 // Package health answers the health checks of load balancers, kubelets and
 // users: /healthz and /livez of the proxy, and one small server per Service
-// with a health check node port.
+// with a health check node port. It also runs the HTTP server of the metrics,
+// with the same limits on what clients can hold.
 //
-// The JSON, the header and the meaning are kube-proxy's, but for one point:
-// /healthz answers 503 until every family has committed its first sync.
+// In come what the loop queued and committed (Proxy) and which Services need a
+// server (Listeners); out go HTTP answers. The package never looks at objects of
+// the API or at the kernel's tables.
+//
+// The JSON, the header and the meaning are kube-proxy's, with two exceptions:
+// /healthz answers 503 until every family has committed its first sync, and its
+// "healthy" is false whenever the status is 503.
 package health
 
 import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
 
-// Proxy is the health of the proxy. The loop tells it what it queued and what
-// it committed; any number of goroutines may ask. All methods are safe for
-// concurrent use and do not block on I/O.
+// Proxy is the health of the proxy. The loop reports what it queued and what
+// it committed. All methods are safe for concurrent use and do not block on I/O.
 type Proxy struct {
 	now   func() time.Time
 	limit time.Duration
@@ -26,6 +35,7 @@ type Proxy struct {
 	mu       sync.Mutex
 	families map[v1.IPFamily]*family
 	node     Node
+	degraded map[string]string // see SetDegraded
 }
 
 // family is the sync state of one IP family.
@@ -37,7 +47,7 @@ type family struct {
 	synced time.Time
 }
 
-// oldest is the age of the oldest change that the kernel does not have.
+// oldest is when the oldest change was queued that the kernel does not have.
 func (f *family) oldest() time.Time {
 	if f.taken.IsZero() || (!f.queued.IsZero() && f.queued.Before(f.taken)) {
 		return f.queued
@@ -45,9 +55,9 @@ func (f *family) oldest() time.Time {
 	return f.taken
 }
 
-// Node is what eligibility depends on.
+// Node is the part of the Node object that eligibility depends on.
 type Node struct {
-	// Known is set once the own Node object was seen.
+	// Known is set once the proxy's own Node object was received.
 	Known bool
 	// Deleting is set when it has a deletionTimestamp.
 	Deleting bool
@@ -59,14 +69,11 @@ type Node struct {
 // will delete a node.
 const TaintScaleDown = "ToBeDeletedByClusterAutoscaler"
 
-// eligible reports whether load balancers may send new connections to the node.
-func (n Node) eligible() bool { return n.Known && !n.Deleting && !n.ScaledDown }
-
 // New makes the health of a proxy of the given families. limit is the age of
-// the oldest unapplied change from which on the proxy is unhealthy: twice the
+// the oldest unapplied change at which the proxy becomes unhealthy: twice the
 // sync period (Config.UnhealthyAfter). now is the clock, time.Now outside tests.
 func New(limit time.Duration, now func() time.Time, families ...v1.IPFamily) *Proxy {
-	p := &Proxy{now: now, limit: limit, families: map[v1.IPFamily]*family{}}
+	p := &Proxy{now: now, limit: limit, families: map[v1.IPFamily]*family{}, degraded: map[string]string{}}
 	for _, f := range families {
 		p.families[f] = &family{}
 	}
@@ -84,7 +91,7 @@ func (p *Proxy) Queued(f v1.IPFamily) {
 
 // Taken notes that a batch took every change queued so far. What is queued
 // from now on is not covered by the next Synced. Optional: without it Synced
-// covers all, which hides the age of what came in while the batch ran.
+// covers all, which hides the age of what was queued while the batch ran.
 func (p *Proxy) Taken(f v1.IPFamily) {
 	p.with(f, func(s *family) {
 		s.taken, s.queued = s.oldest(), time.Time{}
@@ -102,11 +109,32 @@ func (p *Proxy) Synced(f v1.IPFamily) {
 	})
 }
 
-// SetNode replaces what is known of the own Node.
+// with changes the state of one family, if the proxy runs it.
+func (p *Proxy) with(f v1.IPFamily, change func(*family)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s, ok := p.families[f]; ok {
+		change(s)
+	}
+}
+
+// SetNode replaces what is known of the proxy's own Node.
 func (p *Proxy) SetNode(n Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.node = n
+}
+
+// SetDegraded sets or, with an empty text, removes a condition that is shown in
+// the answers and does not change their status: restarting the proxy, or taking
+// the node out of a load balancer, would not help. The text is readable by every
+// client of the health port: no content of files, no addresses.
+func (p *Proxy) SetDegraded(condition, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.degraded[condition] = text; text == "" {
+		delete(p.degraded, condition)
+	}
 }
 
 // Healthy reports whether no family has a change older than the limit. A family
@@ -117,33 +145,24 @@ func (p *Proxy) Healthy() bool { return p.snapshot().healthy }
 // Ready reports whether every family has committed its first sync.
 func (p *Proxy) Ready() bool { return p.snapshot().ready }
 
-// with changes the state of one family. A family that New was not told of has
-// no state: nothing happens.
-func (p *Proxy) with(f v1.IPFamily, change func(*family)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s, ok := p.families[f]; ok {
-		change(s)
-	}
-}
-
 // state is the health at one moment.
 type state struct {
 	now      time.Time
 	healthy  bool // no family is late
 	ready    bool // every family has synced once
-	eligible bool
+	eligible bool // load balancers may send new connections to the node
 	// updated is the latest of the families' last syncs.
 	updated  time.Time
 	families map[v1.IPFamily]familyStatus // those that have synced once
+	degraded []string
 }
 
 // snapshot computes the state.
 func (p *Proxy) snapshot() state {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	st := state{now: p.now(), healthy: true, ready: true, eligible: p.node.eligible(),
-		families: map[v1.IPFamily]familyStatus{}}
+	st := state{now: p.now(), healthy: true, ready: true, families: map[v1.IPFamily]familyStatus{}}
+	st.eligible = p.node.Known && !p.node.Deleting && !p.node.ScaledDown
 	for name, f := range p.families {
 		if f.synced.IsZero() {
 			st.ready = false
@@ -157,5 +176,71 @@ func (p *Proxy) snapshot() state {
 			st.updated = f.synced
 		}
 	}
+	for _, condition := range slices.Sorted(maps.Keys(p.degraded)) {
+		st.degraded = append(st.degraded, condition+": "+p.degraded[condition])
+	}
 	return st
+}
+
+// familyStatus is one family's entry of the answer.
+type familyStatus struct {
+	LastUpdated time.Time `json:"lastUpdated"`
+	Healthy     bool      `json:"healthy"`
+}
+
+// answer is the JSON of /healthz and /livez: kube-proxy's keys and types, with
+// Synced and Degraded added.
+type answer struct {
+	LastUpdated  time.Time                    `json:"lastUpdated"`
+	CurrentTime  time.Time                    `json:"currentTime"`
+	NodeEligible *bool                        `json:"nodeEligible,omitempty"`
+	Healthy      bool                         `json:"healthy"`
+	Synced       bool                         `json:"synced"`
+	Degraded     []string                     `json:"degraded,omitempty"`
+	Status       map[v1.IPFamily]familyStatus `json:"status,omitempty"`
+}
+
+// Counter counts the answers given, by HTTP status.
+type Counter struct{ Healthz, Livez func(status int) }
+
+// Handler serves /healthz and /livez. /livez is 200 while no family is late.
+// /healthz is 200 if also the node is eligible and every family has synced
+// once: load balancers and rollouts wait for a node that serves.
+func (p *Proxy) Handler(count Counter) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		st := p.snapshot()
+		reply(w, st, st.healthy && st.ready && st.eligible, &st.eligible, count.Healthz)
+	})
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
+		st := p.snapshot()
+		reply(w, st, st.healthy, nil, count.Livez)
+	})
+	return mux
+}
+
+// reply writes the answer. In a good one the state is current, however long ago
+// the last change was: older load balancers look at lastUpdated.
+func reply(w http.ResponseWriter, st state, good bool, eligible *bool, count func(int)) {
+	a := answer{
+		LastUpdated: st.updated, CurrentTime: st.now, NodeEligible: eligible,
+		Healthy: good, Synced: st.ready, Degraded: st.degraded, Status: st.families,
+	}
+	status := http.StatusServiceUnavailable
+	if good {
+		status = http.StatusOK
+		a.LastUpdated = st.now
+	}
+	if count != nil {
+		count(status)
+	}
+	writeJSON(w, status, a)
+}
+
+// writeJSON writes a value that always encodes (no channels, no cycles).
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // a client that is gone needs no answer
 }

@@ -124,7 +124,7 @@ func TestAnswer(t *testing.T) {
 	const first, later, now = "2026-11-20T12:00:00Z", "2026-11-20T12:00:01Z", "2026-11-20T12:02:01Z"
 	_, body := get(t, h, "/healthz")
 	if d := cmp.Diff(map[string]any{
-		"lastUpdated": first, "currentTime": first, "nodeEligible": true, "healthy": true, "synced": false,
+		"lastUpdated": first, "currentTime": first, "nodeEligible": true, "healthy": false, "synced": false,
 		"status": map[string]any{"IPv4": map[string]any{"lastUpdated": first, "healthy": true}},
 	}, body); d != "" {
 		t.Errorf("before the first sync of IPv6 (-want +got):\n%s", d)
@@ -144,11 +144,17 @@ func TestAnswer(t *testing.T) {
 		t.Errorf("IPv4 late (-want +got):\n%s", d)
 	}
 	p.Synced(v4)
+	p.SetDegraded("configuration", "invalid")
+	code, body := get(t, h, "/healthz")
+	if d := cmp.Diff([]any{"configuration: invalid"}, body["degraded"]); d != "" || code != http.StatusOK {
+		t.Errorf("degraded: status %d (-want +got):\n%s", code, d)
+	}
+	p.SetDegraded("configuration", "")
 	clock.advance(time.Hour)
 	if _, body = get(t, h, "/healthz"); body["lastUpdated"] != "2026-11-20T13:02:01Z" {
 		t.Errorf("a good answer says lastUpdated %v, want the current time", body["lastUpdated"])
 	}
-	want := map[string]int{"healthz Service Unavailable": 1, "livez Service Unavailable": 1, "healthz OK": 1}
+	want := map[string]int{"healthz Service Unavailable": 1, "livez Service Unavailable": 1, "healthz OK": 2}
 	if d := cmp.Diff(want, counts); d != "" {
 		t.Errorf("counted (-want +got):\n%s", d)
 	}

@@ -4,6 +4,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,15 +14,15 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Service is what the health check server of one Service needs to know.
+// Service is the input of the health check server of one Service.
 type Service struct {
 	// Port is spec.healthCheckNodePort.
 	Port uint16
@@ -30,28 +31,30 @@ type Service struct {
 	LocalEndpoints int
 }
 
-// Services is the wanted set of health check servers, one per Service of type
+// Services are the health check servers that should run, one per Service of type
 // LoadBalancer with externalTrafficPolicy Local.
 type Services map[types.NamespacedName]Service
 
-// Timeouts of health check connections. Load balancers poll every few seconds,
-// so a connection idle for a minute is one that nobody uses.
-const (
-	headerTimeout = 10 * time.Second
-	idleTimeout   = time.Minute
-)
+// A port that cannot be bound is tried again after firstRetry, doubling up to
+// lastRetry.
+const firstRetry, lastRetry = time.Second, 30 * time.Second
 
 // Listeners are the health check servers of all Services. They share one
 // http.Server: a Service costs a socket and a goroutine per address. Sync is
 // for one goroutine at a time; requests come from any.
 type Listeners struct {
 	proxy  *Proxy
-	failed func(types.NamespacedName, error)
+	report func(types.NamespacedName, error)
+	conns  *pool
 	server *http.Server
 
-	mu    sync.Mutex
-	addrs []netip.Addr
-	open  map[types.NamespacedName]*instance
+	mu      sync.Mutex
+	addrs   []netip.Addr
+	open    map[types.NamespacedName]*instance
+	unbound Services // those whose port could not be bound
+	timer   *time.Timer
+	delay   time.Duration // of the next retry
+	first   time.Duration // firstRetry outside tests
 }
 
 // instance is the server of one Service.
@@ -59,44 +62,26 @@ type instance struct {
 	name      types.NamespacedName
 	port      uint16
 	listeners []net.Listener
-
-	mu        sync.Mutex
-	endpoints int
-	closed    bool
+	endpoints atomic.Int64
+	closed    atomic.Bool
 }
 
-// instanceKey finds the instance in a request's context.
-type instanceKey struct{}
-
-// NewListeners makes an empty set. failed is told when the port of a Service
-// cannot be bound, once per Sync that tried (the event
-// FailedToStartServiceHealthcheck); it must not call back into Listeners.
-func NewListeners(proxy *Proxy, failed func(types.NamespacedName, error)) *Listeners {
-	l := &Listeners{proxy: proxy, failed: failed, open: map[types.NamespacedName]*instance{}}
-	l.server = &http.Server{
-		Handler:           http.HandlerFunc(l.serve),
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		BaseContext: func(listener net.Listener) context.Context {
-			tagged, _ := listener.(*taggedListener)
-			return context.WithValue(context.Background(), instanceKey{}, tagged.instance)
-		},
-	}
+// NewListeners makes an empty set. report is called when the port of a Service
+// cannot be bound (the event FailedToStartServiceHealthcheck), and with nil when
+// that has ended; not for each attempt. It must not call back into Listeners.
+func NewListeners(proxy *Proxy, report func(types.NamespacedName, error)) *Listeners {
+	l := &Listeners{proxy: proxy, report: report, conns: newPool(maxServices), first: firstRetry,
+		open: map[types.NamespacedName]*instance{}, unbound: Services{}}
+	l.server = l.conns.server(http.HandlerFunc(l.serve))
 	return l
 }
 
-// taggedListener knows whose listener it is.
-type taggedListener struct {
-	net.Listener
-	instance *instance
-}
-
-// Sync opens, closes and updates servers so that they are the wanted ones.
+// Sync opens, closes and updates servers so that they are the given ones.
 // addrs are the addresses to listen on, the unspecified one of a family for
 // all of that family, nil for every address of the node of both families;
-// another list than before reopens all. A port that cannot be
-// bound is tried again by the next Sync; the result is how many there are.
-func (l *Listeners) Sync(want Services, addrs []netip.Addr) (failed int) {
+// another list than before reopens all. A port that cannot be bound is retried
+// until it can be, or is no longer in want.
+func (l *Listeners) Sync(want Services, addrs []netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	moved := !slices.Equal(addrs, l.addrs)
@@ -108,77 +93,96 @@ func (l *Listeners) Sync(want Services, addrs []netip.Addr) (failed int) {
 			delete(l.open, name)
 		}
 	}
-	// Sorted, so that of two Services with one port the same one gets it.
-	for _, name := range slices.SortedFunc(maps.Keys(want), compareNames) {
-		if !l.ensure(name, want[name]) {
-			failed++
+	for name, failed := range l.unbound {
+		if want[name].Port != failed.Port {
+			delete(l.unbound, name)
 		}
 	}
-	return failed
+	l.ensure(want)
 }
 
-// ensure opens the server of a Service unless it is open, and sets its count.
-func (l *Listeners) ensure(name types.NamespacedName, want Service) bool {
-	in, ok := l.open[name]
-	if !ok {
-		in = &instance{name: name, port: want.Port}
-		if err := l.listen(in); err != nil {
-			in.close()
-			l.failed(name, fmt.Errorf("health check port %d: %w", want.Port, err))
-			return false
+// retry is Sync for the ports that could not be bound.
+func (l *Listeners) retry() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer = nil
+	l.ensure(l.unbound)
+}
+
+// ensure opens the servers of Services unless they are open, sets their counts,
+// and schedules a retry if some cannot be opened.
+func (l *Listeners) ensure(want Services) {
+	// Sorted, so that of two Services with one port the same one gets it.
+	for _, name := range slices.SortedFunc(maps.Keys(want), compareNames) {
+		w, in := want[name], l.open[name]
+		if in == nil {
+			in = &instance{name: name, port: w.Port}
+			_, failedBefore := l.unbound[name]
+			if err := l.listen(in); err != nil {
+				in.close()
+				l.unbound[name] = w
+				if !failedBefore {
+					l.report(name, fmt.Errorf("health check port %d: %w", w.Port, err))
+				}
+				continue
+			}
+			l.open[name] = in
+			delete(l.unbound, name)
+			if failedBefore {
+				l.report(name, nil)
+			}
 		}
-		l.open[name] = in
+		in.endpoints.Store(int64(w.LocalEndpoints))
 	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.endpoints = want.LocalEndpoints
-	return true
+	switch {
+	case len(l.unbound) == 0:
+		l.delay = l.first
+	case l.timer == nil:
+		l.delay = max(l.delay, l.first)
+		l.timer = time.AfterFunc(l.delay, l.retry)
+		l.delay = min(2*l.delay, lastRetry)
+	}
 }
 
 // listen binds all addresses and serves them.
 func (l *Listeners) listen(in *instance) error {
 	var lc net.ListenConfig
-	for _, h := range l.hosts() {
-		addr := net.JoinHostPort(h.host, strconv.Itoa(int(in.port)))
-		listener, err := lc.Listen(context.Background(), h.network, addr)
+	hosts := l.addrs
+	if hosts == nil {
+		hosts = []netip.Addr{{}}
+	}
+	for _, a := range hosts {
+		// Go takes an unspecified address of either family for both, unless the network names one.
+		network, host := "tcp", ""
+		switch {
+		case a.Is4():
+			network, host = "tcp4", a.String()
+		case a.Is6():
+			network, host = "tcp6", a.String()
+		}
+		inner, err := lc.Listen(context.Background(), network, net.JoinHostPort(host, strconv.Itoa(int(in.port))))
 		if errors.Is(err, unix.EAFNOSUPPORT) { // all addresses of a family that the kernel lacks are none
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		in.listeners = append(in.listeners, listener)
+		in.listeners = append(in.listeners, &listener{Listener: inner, pool: l.conns, max: maxService, service: in})
 	}
-	for _, listener := range in.listeners {
-		go func() { _ = l.server.Serve(&taggedListener{listener, in}) }() // ends when the listener is closed
+	for _, one := range in.listeners {
+		go func() { _ = l.server.Serve(one) }() // ends when the listener is closed
 	}
 	return nil
-}
-
-// host is what to listen on.
-type host struct{ network, host string }
-
-// hosts are the hosts to listen on. Go takes an unspecified address of either family for both, unless the network says
-// which one is meant.
-func (l *Listeners) hosts() []host {
-	if l.addrs == nil {
-		return []host{{network: "tcp"}}
-	}
-	var out []host
-	for _, a := range l.addrs {
-		network := "tcp6"
-		if a.Is4() {
-			network = "tcp4"
-		}
-		out = append(out, host{network, a.String()})
-	}
-	return out
 }
 
 // Close closes every server and connection. The set must not be used again.
 func (l *Listeners) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.unbound = nil
+	if l.timer != nil {
+		l.timer.Stop()
+	}
 	for name, in := range l.open {
 		in.close()
 		delete(l.open, name)
@@ -190,25 +194,12 @@ func (l *Listeners) Close() error {
 	return nil
 }
 
-// Ports returns the Services whose server is open, with their ports.
-func (l *Listeners) Ports() map[types.NamespacedName]uint16 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := make(map[types.NamespacedName]uint16, len(l.open))
-	for name, in := range l.open {
-		out[name] = in.port
-	}
-	return out
-}
-
 // close closes the sockets and marks the instance, so that connections that
-// are kept alive learn of it with their next request.
+// are kept alive end with their next request.
 func (in *instance) close() {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	in.closed = true
-	for _, listener := range in.listeners {
-		_ = listener.Close()
+	in.closed.Store(true)
+	for _, one := range in.listeners {
+		_ = one.Close()
 	}
 }
 
@@ -222,38 +213,32 @@ type serviceAnswer struct {
 	ServiceProxyHealthy bool `json:"serviceProxyHealthy"`
 }
 
-// serve answers for the instance that the connection came in by: 200 when it
-// has ready endpoints here and the proxy is healthy and has synced once.
+// serve answers for the instance that accepted the connection: 200 when it has
+// ready endpoints here and the proxy is healthy and has synced once.
 func (l *Listeners) serve(w http.ResponseWriter, r *http.Request) {
-	in, ok := r.Context().Value(instanceKey{}).(*instance)
+	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok {
 		http.Error(w, "no such health check", http.StatusNotFound)
 		return
 	}
-	in.mu.Lock()
-	count, closed := in.endpoints, in.closed
-	in.mu.Unlock()
-	if closed {
+	in := c.listener.service
+	count := in.endpoints.Load()
+	if in.closed.Load() {
 		count = 0
 		w.Header().Set("Connection", "close")
 	}
 	st := l.proxy.snapshot()
-	healthy := st.healthy && st.ready
-	var a serviceAnswer
+	a := serviceAnswer{LocalEndpoints: int(count), ServiceProxyHealthy: st.healthy && st.ready}
 	a.Service.Namespace, a.Service.Name = in.name.Namespace, in.name.Name
-	a.LocalEndpoints, a.ServiceProxyHealthy = count, healthy
 	status := http.StatusServiceUnavailable
-	if count > 0 && healthy {
+	if count > 0 && a.ServiceProxyHealthy {
 		status = http.StatusOK
 	}
-	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(count))
+	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.FormatInt(count, 10))
 	writeJSON(w, status, a)
 }
 
 // compareNames orders names by namespace, then name.
 func compareNames(a, b types.NamespacedName) int {
-	if a.Namespace != b.Namespace {
-		return strings.Compare(a.Namespace, b.Namespace)
-	}
-	return strings.Compare(a.Name, b.Name)
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
