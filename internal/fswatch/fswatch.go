@@ -22,13 +22,14 @@ import (
 )
 
 const (
-	// Poll is the interval of polling where the kernel offers no watch: the kubelet itself takes up to a minute to bring a
-	// changed ConfigMap.
+	// Poll is the interval of polling where the kernel offers no watch: the kubelet itself takes up to a minute to
+	// bring a changed ConfigMap.
 	Poll = 2 * time.Second
-	// backstop is how late a change is noticed whose event was lost, such as in a directory that was removed and made again.
+	// backstop is how late a change is noticed whose event was lost, such as in a directory that was removed and made
+	// again.
 	backstop = time.Minute
-	// quiet is how long a directory has to be left alone before it is read: a writer that truncates and writes in several
-	// calls is not caught in the middle. longest bounds that wait.
+	// quiet is how long a directory has to be left alone before it is read: a writer that truncates and writes in
+	// several calls is not caught in the middle. longest bounds that wait.
 	quiet, longest = 50 * time.Millisecond, time.Second
 )
 

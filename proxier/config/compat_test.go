@@ -88,9 +88,9 @@ func TestCompatibilityOfFlags(t *testing.T) {
 			t.Errorf("kube-proxy's flag --%s is not accepted", name)
 		}
 	}
-	for _, f := range flagsWithoutEffect {
-		if f[2] == "" || rows["--"+f[0]] != "n/a" {
-			t.Errorf("--%s has no effect in the code (%q) and is %q on the page", f[0], f[2], rows["--"+f[0]])
+	for name, reason := range flagsWithoutEffect {
+		if reason == "" || rows["--"+name] != "n/a" {
+			t.Errorf("--%s has no effect in the code (%q) and is %q on the page", name, reason, rows["--"+name])
 		}
 	}
 }

@@ -30,8 +30,8 @@ const (
 	defaultBurst         = 10
 )
 
-// Keywords of nodePortAddresses (kube-proxy v1.36 has only the first, v1.37 the
-// first three) and of externalIPs.allow (the last two).
+// Keywords of nodePortAddresses (kube-proxy v1.36 has only the first, v1.37 the first three) and of externalIPs.allow
+// (the last two).
 const (
 	keywordPrimary   = "primary"
 	keywordLocalhost = "localhost"
@@ -39,9 +39,8 @@ const (
 	keywordNone      = "none"
 )
 
-// setDefaults fills what is unset, as kube-proxy does. Two things differ:
-// minSyncPeriod stays 0 (kube-proxy: 1 s), because a pause between transactions
-// has no benefit here, and what depends on the mode is left to resolve.
+// setDefaults fills what is unset, as kube-proxy does. Two things differ: minSyncPeriod stays 0 (kube-proxy: 1 s),
+// because a pause between transactions has no benefit here, and what depends on the mode is left to resolve.
 func setDefaults(k *kubeproxyconfig.KubeProxyConfiguration) {
 	orValue(&k.BindAddress, "0.0.0.0")
 	// In IPv6 form when bindAddress is IPv6 or, as in kube-proxy, no address at all.

@@ -94,8 +94,9 @@ func replacePart(t *testing.T, text, part, with string) string {
 func ownTable(t *testing.T) string {
 	t.Helper()
 	d := newOwn()
-	if _, errs := d.normalize(); len(errs) > 0 {
-		t.Fatal(errs)
+	var c checks
+	if c.own(d, nil); len(c.errs) > 0 {
+		t.Fatal(c.errs)
 	}
 	var b strings.Builder
 	b.WriteString("| key | default | meaning |\n|---|---|---|\n")

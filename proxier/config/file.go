@@ -30,9 +30,8 @@ type documents struct {
 	warnings []string
 }
 
-// decodeFile adds all documents of a file; name is for errors only. kube-proxy
-// reads the first document of a file and no other, so a file for both programs
-// has the KubeProxyConfiguration first; here the order is free.
+// decodeFile adds all documents of a file; name is for errors only. kube-proxy reads the first document of a file and
+// no other, so a file for both programs has the KubeProxyConfiguration first; here the order is free.
 func (d *documents) decodeFile(name string, data []byte) error {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
 	found := 0
@@ -58,9 +57,8 @@ func (d *documents) decodeFile(name string, data []byte) error {
 	return nil
 }
 
-// add decodes one document. The own kind is decoded strictly. kube-proxy's is
-// decoded leniently with a warning when only unknown or duplicate fields are
-// wrong, as kube-proxy does it: its file may be of a later release.
+// add decodes one document. The own kind is decoded strictly. kube-proxy's is decoded leniently with a warning when
+// only unknown or duplicate fields are wrong, as kube-proxy does it: its file may be of a later release.
 func (d *documents) add(doc []byte) error {
 	var meta struct{ APIVersion, Kind string }
 	if err := yaml.Unmarshal(doc, &meta); err != nil {
@@ -95,8 +93,8 @@ func (d *documents) add(doc []byte) error {
 	return nil
 }
 
-// decode reads one document into a pointer to a struct. strict are the unknown
-// and duplicate fields; all other fields have been decoded nevertheless.
+// decode reads one document into a pointer to a struct. strict are the unknown and duplicate fields; all other fields
+// have been decoded nevertheless.
 func decode(doc []byte, into any) (strict []error, err error) {
 	text, err := yaml.YAMLToJSON(doc)
 	if err != nil {
@@ -122,8 +120,7 @@ func decode(doc []byte, into any) (strict []error, err error) {
 	return strict, err
 }
 
-// allKeys lists the keys of a configuration type as dotted JSON names, leaves
-// only.
+// allKeys lists the keys of a configuration type as dotted JSON names, leaves only.
 func allKeys(t reflect.Type, prefix string) []string {
 	var out []string
 	for i := range t.NumField() {
@@ -142,8 +139,8 @@ func allKeys(t reflect.Type, prefix string) []string {
 	return out
 }
 
-// isLeaf reports whether a struct is written as one value: those of metav1 and
-// those with an UnmarshalJSON or UnmarshalText.
+// isLeaf reports whether a struct is written as one value: those of metav1 and those with an UnmarshalJSON or
+// UnmarshalText.
 func isLeaf(t reflect.Type) bool {
 	_, isJSON := reflect.PointerTo(t).MethodByName("UnmarshalJSON")
 	_, isText := reflect.PointerTo(t).MethodByName("UnmarshalText")
@@ -156,9 +153,8 @@ func jsonName(f reflect.StructField) string {
 	return name
 }
 
-// nearest returns the key that was probably meant: the one with the smallest
-// edit distance up to most, or the same name in another section. Empty if there
-// is none, or if the key itself is known.
+// nearest returns the key that was probably meant: the one with the smallest edit distance up to most, or the same name
+// in another section. Empty if there is none, or if the key itself is known.
 func nearest(wrong string, keys []string, most int) string {
 	best, least := "", most+1
 	for _, key := range keys {
@@ -209,8 +205,8 @@ func emptyDocument(doc []byte) bool {
 	return true
 }
 
-// Write writes both documents with all defaults, as --write-config-to does. The
-// KubeProxyConfiguration comes first, because kube-proxy reads no further.
+// Write writes both documents with all defaults, as --write-config-to does. The KubeProxyConfiguration comes first,
+// because kube-proxy reads no further.
 func (c *Config) Write(w io.Writer) error {
 	kube, err := yaml.Marshal(c.External)
 	if err != nil {

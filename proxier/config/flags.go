@@ -19,11 +19,10 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// Options are the flags of the command: kube-proxy's, by the same names and
-// with the same defaults, and --manifests and --nftproxy-config.
+// Options are the flags of the command: kube-proxy's, by the same names and with the same defaults, and --manifests and
+// --nftproxy-config.
 type Options struct {
-	// ConfigFile is --config. When set, all flags are ignored but those in
-	// flagsBesideConfig and those of logging.
+	// ConfigFile is --config. When set, all flags are ignored but those in flagsBesideConfig and those of logging.
 	ConfigFile string
 	// OwnFile is --nftproxy-config: a file with the NFTProxyConfiguration.
 	OwnFile string
@@ -57,22 +56,16 @@ const (
 	reasonBit      = "nftables mode reads nftables.masqueradeBit of the configuration file"
 )
 
-// flagsWithoutEffect are kube-proxy's flags that are accepted, warned about and
-// otherwise ignored: name, default, and the reason that the warning gives.
-var flagsWithoutEffect = [][3]string{
-	{"config-sync-period", defaultResync.String(), reasonResync},
-	{"iptables-masquerade-bit", strconv.Itoa(defaultMasqueradeBit), reasonBit},
-	{"iptables-localhost-nodeports", "true", "list localhost in --nodeport-addresses instead"},
-	{"ipvs-sync-period", defaultSyncPeriod.String(), reasonIPVS},
-	{"ipvs-min-sync-period", "1s", reasonIPVS},
-	{"ipvs-scheduler", "", reasonIPVS},
-	{"ipvs-exclude-cidrs", "", reasonIPVS},
-	{"ipvs-strict-arp", "false", reasonIPVS},
-	{"ipvs-tcp-timeout", "0s", reasonIPVS},
-	{"ipvs-tcpfin-timeout", "0s", reasonIPVS},
-	{"ipvs-udp-timeout", "0s", reasonIPVS},
-	{"boot-id-file", "/proc/sys/kernel/random/boot_id", reasonCadvisor},
-	{"machine-id-file", "/etc/machine-id,/var/lib/dbus/machine-id", reasonCadvisor},
+// flagsWithoutEffect are kube-proxy's flags that are accepted, warned about and otherwise ignored, with the reason that
+// the warning gives. Those that have a key in the configuration file are still written by --write-config-to.
+var flagsWithoutEffect = map[string]string{
+	"config-sync-period":           reasonResync,
+	"iptables-masquerade-bit":      reasonBit,
+	"iptables-localhost-nodeports": "list localhost in --nodeport-addresses instead",
+	"ipvs-sync-period":             reasonIPVS, "ipvs-min-sync-period": reasonIPVS, "ipvs-scheduler": reasonIPVS,
+	"ipvs-exclude-cidrs": reasonIPVS, "ipvs-strict-arp": reasonIPVS, "ipvs-tcp-timeout": reasonIPVS,
+	"ipvs-tcpfin-timeout": reasonIPVS, "ipvs-udp-timeout": reasonIPVS,
+	"boot-id-file": reasonCadvisor, "machine-id-file": reasonCadvisor,
 }
 
 // NewOptions returns the options with kube-proxy's defaults.
@@ -143,12 +136,21 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&ct.UDPTimeout.Duration, "conntrack-udp-timeout", 0, "Timeout of unanswered UDP flows; 0 leaves it alone.")
 	fs.DurationVar(&ct.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", 0, "Timeout of answered UDP flows; 0 leaves it alone.")
 
-	for _, f := range flagsWithoutEffect {
-		flag := fs.VarPF(&ignoredValue{f[1]}, f[0], "", "Accepted and ignored: "+f[2]+".")
-		if _, err := strconv.ParseBool(f[1]); err == nil {
-			flag.NoOptDefVal = "true" // a switch may stand without a value
-		}
-	}
+	// Flags without effect.
+	ignored := func(name string) string { return "Accepted and ignored: " + flagsWithoutEffect[name] + "." }
+	fs.DurationVar(&k.ConfigSyncPeriod.Duration, "config-sync-period", k.ConfigSyncPeriod.Duration, ignored("config-sync-period"))
+	fs.StringVar(&k.IPVS.Scheduler, "ipvs-scheduler", "", ignored("ipvs-scheduler"))
+	fs.StringSliceVar(&k.IPVS.ExcludeCIDRs, "ipvs-exclude-cidrs", nil, ignored("ipvs-exclude-cidrs"))
+	fs.BoolVar(&k.IPVS.StrictARP, "ipvs-strict-arp", false, ignored("ipvs-strict-arp"))
+	fs.DurationVar(&k.IPVS.TCPTimeout.Duration, "ipvs-tcp-timeout", 0, ignored("ipvs-tcp-timeout"))
+	fs.DurationVar(&k.IPVS.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", 0, ignored("ipvs-tcpfin-timeout"))
+	fs.DurationVar(&k.IPVS.UDPTimeout.Duration, "ipvs-udp-timeout", 0, ignored("ipvs-udp-timeout"))
+	fs.Duration("ipvs-sync-period", defaultSyncPeriod, ignored("ipvs-sync-period"))
+	fs.Duration("ipvs-min-sync-period", time.Second, ignored("ipvs-min-sync-period"))
+	fs.Int32("iptables-masquerade-bit", defaultMasqueradeBit, ignored("iptables-masquerade-bit"))
+	fs.Bool("iptables-localhost-nodeports", true, ignored("iptables-localhost-nodeports"))
+	fs.String("boot-id-file", "/proc/sys/kernel/random/boot_id", ignored("boot-id-file"))
+	fs.String("machine-id-file", "/etc/machine-id,/var/lib/dbus/machine-id", ignored("machine-id-file"))
 	logsapi.AddFlags(&k.Logging, fs)
 }
 
@@ -158,10 +160,10 @@ func (o *Options) flagWarnings(fs *pflag.FlagSet) []string {
 	logsapi.AddFlags(logsapi.NewLoggingConfiguration(), &logging)
 	var out []string
 	fs.Visit(func(f *pflag.Flag) {
-		i := slices.IndexFunc(flagsWithoutEffect, func(none [3]string) bool { return none[0] == f.Name })
+		reason, ignored := flagsWithoutEffect[f.Name]
 		switch {
-		case i >= 0:
-			out = append(out, fmt.Sprintf("flag --%s has no effect: %s", f.Name, flagsWithoutEffect[i][2]))
+		case ignored:
+			out = append(out, fmt.Sprintf("flag --%s has no effect: %s", f.Name, reason))
 		case o.ConfigFile != "" && !slices.Contains(flagsBesideConfig, f.Name) && logging.Lookup(f.Name) == nil:
 			out = append(out, fmt.Sprintf("flag --%s is ignored because --config is given", f.Name))
 		}
@@ -170,15 +172,8 @@ func (o *Options) flagWarnings(fs *pflag.FlagSet) []string {
 	return out
 }
 
-// ignoredValue is the value of a flag without effect: it takes any text.
-type ignoredValue struct{ text string }
-
-func (v *ignoredValue) Set(s string) error { v.text = s; return nil }
-func (v *ignoredValue) String() string     { return v.text }
-func (v *ignoredValue) Type() string       { return "string" }
-
-// ipValue is the value of a flag that holds an IP address, with or without a
-// port if port is set. Empty leaves an address as it is, and disables a server.
+// ipValue is the value of a flag that holds an IP address, with or without a port if port is set. Empty leaves an
+// address as it is, and disables a server.
 type ipValue struct {
 	to   *string
 	port bool
@@ -221,8 +216,7 @@ func (v *ipValue) Type() string {
 	return "ip"
 }
 
-// parseAddr reads an address as kube-proxy does (leading zeros allowed), with
-// IPv4-mapped addresses taken for IPv4.
+// parseAddr reads an address as kube-proxy does (leading zeros allowed), with IPv4-mapped addresses taken for IPv4.
 func parseAddr(s string) (netip.Addr, bool) {
 	a, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(s))
 	return a.Unmap(), ok
@@ -243,8 +237,7 @@ func parsePrefix(s string) (netip.Prefix, bool) {
 	return p, err == nil
 }
 
-// withPort adds the port to a bare address. Anything else is left to
-// validation.
+// withPort adds the port to a bare address. Anything else is left to validation.
 func withPort(addr string, port int32) string {
 	if _, _, err := net.SplitHostPort(addr); err == nil || netutils.ParseIPSloppy(addr) == nil {
 		return addr

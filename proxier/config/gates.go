@@ -17,16 +17,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Gates are the feature gates that have an effect: every gate that kube-proxy
-// v1.36 or v1.37 reads is one of them, or in gatesWithoutEffect.
-// docs/compatibility.md has a row for each.
+// Gates are the feature gates that have an effect: every gate that kube-proxy v1.36 or v1.37 reads is one of them, or
+// in gatesWithoutEffect. docs/compatibility.md has a row for each.
 type Gates struct {
 	featuregate.MutableVersionedFeatureGate
 	client map[clientfeatures.Feature]bool // those of client-go that were set
 }
 
-// The gates of k8s.io/kubernetes (pkg/features, which cannot be imported). A
-// locked gate cannot be switched off: kube-proxy refuses that too.
+// The gates of k8s.io/kubernetes (pkg/features, which cannot be imported). A locked gate cannot be switched off:
+// kube-proxy refuses that too.
 const allowServiceExternalIPs featuregate.Feature = "AllowServiceExternalIPs" // KEP-5707
 
 func kubeProxyGates() map[featuregate.Feature]featuregate.FeatureSpec {
@@ -41,8 +40,7 @@ func kubeProxyGates() map[featuregate.Feature]featuregate.FeatureSpec {
 	}
 }
 
-// gatesWithoutEffect are gates that kube-proxy reads and that switch nothing
-// here, with the reason.
+// gatesWithoutEffect are gates that kube-proxy reads and that switch nothing here, with the reason.
 var gatesWithoutEffect = map[string]string{
 	"KubeProxyIPVS":                       reasonIPVS,
 	"KubeProxyNFTablesLocalhostNodePorts": "the keyword localhost in nodePortAddresses is enough",
@@ -51,20 +49,22 @@ var gatesWithoutEffect = map[string]string{
 	"WinOverlay":                          reasonWindows,
 }
 
-// newGates sets the given gates. A gate that kube-proxy does not read is a
-// warning, because distributions pass all gates of a cluster to every component,
-// unless it looks like a misspelt one: AllowServiceExternalIP=false must not
+// newGates sets the given gates. A gate that kube-proxy does not read is a warning, because distributions pass all
+// gates of a cluster to every component, unless it looks like a misspelt one: AllowServiceExternalIP=false must not
 // leave external IPs open.
 func newGates(given map[string]bool) (Gates, []string, error) {
 	gates := featuregate.NewFeatureGate()
 	g := Gates{gates, map[clientfeatures.Feature]bool{}}
 	client := clientGates{}
 	if err := errors.Join(logsapi.AddFeatureGates(g), zpagesfeatures.AddFeatureGates(g), g.Add(kubeProxyGates()),
-		clientfeatures.AddFeaturesToExistingFeatureGates(client), g.Add(client.specs())); err != nil {
+		clientfeatures.AddFeaturesToExistingFeatureGates(client)); err != nil {
 		return g, nil, fmt.Errorf("register feature gates: %w", err) // two libraries with a gate of one name
 	}
 	known := slices.Sorted(maps.Keys(gatesWithoutEffect))
 	for name := range g.GetAll() {
+		known = append(known, string(name))
+	}
+	for name := range client {
 		known = append(known, string(name))
 	}
 	effective := map[string]bool{}
@@ -72,13 +72,15 @@ func newGates(given map[string]bool) (Gates, []string, error) {
 	var wrong []error
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		_, exists := g.GetAll()[featuregate.Feature(name)]
+		spec, ofClient := client[clientfeatures.Feature(name)]
 		near := nearest(name, known, 2)
 		switch {
 		case exists:
 			effective[name] = given[name]
-			if _, ok := client[clientfeatures.Feature(name)]; ok {
-				g.client[clientfeatures.Feature(name)] = given[name]
-			}
+		case ofClient && spec.LockToDefault && given[name] != spec.Default:
+			wrong = append(wrong, fmt.Errorf("featureGates: %s is locked to %t", name, spec.Default))
+		case ofClient:
+			g.client[clientfeatures.Feature(name)] = given[name]
 		case gatesWithoutEffect[name] != "":
 			warnings = append(warnings, fmt.Sprintf("feature gate %s has no effect: %s", name, gatesWithoutEffect[name]))
 		case near != "":
@@ -97,17 +99,16 @@ func newGates(given map[string]bool) (Gates, []string, error) {
 func (g Gates) Flagz() bool   { return g.Enabled(zpagesfeatures.ComponentFlagz) }
 func (g Gates) Statusz() bool { return g.Enabled(zpagesfeatures.ComponentStatusz) }
 
-// Apply makes the gates of component-base's metrics and of client-go effective,
-// and shows all gates as kubernetes_feature_enabled. It changes globals of those
-// libraries: call it once, before any metric or client is made.
+// Apply makes the gates of component-base's metrics and of client-go effective, and shows all gates as
+// kubernetes_feature_enabled. It changes globals of those libraries: call it once, before any metric or client is made.
 func (g Gates) Apply() {
 	metricsfeatures.ApplyFeatureGates(g)
 	clientfeatures.ReplaceFeatureGates(clientOverride{clientfeatures.FeatureGates(), g.client})
 	g.AddMetrics()
 }
 
-// clientOverride are client-go's gates (its defaults, changed by environment
-// variables), of which those that were set have another value.
+// clientOverride are client-go's gates (its defaults, changed by environment variables), of which those that were set
+// have another value.
 type clientOverride struct {
 	clientfeatures.Gates
 	set map[clientfeatures.Feature]bool
@@ -128,20 +129,4 @@ type clientGates map[clientfeatures.Feature]clientfeatures.FeatureSpec
 func (c clientGates) Add(specs map[clientfeatures.Feature]clientfeatures.FeatureSpec) error {
 	maps.Copy(c, specs)
 	return nil
-}
-
-// specs returns them with component-base's types, which are not client-go's.
-func (c clientGates) specs() map[featuregate.Feature]featuregate.FeatureSpec {
-	out := map[featuregate.Feature]featuregate.FeatureSpec{}
-	for name, spec := range c {
-		s := featuregate.FeatureSpec{Default: spec.Default, LockToDefault: spec.LockToDefault, PreRelease: featuregate.GA}
-		switch spec.PreRelease {
-		case clientfeatures.Alpha:
-			s.PreRelease = featuregate.Alpha
-		case clientfeatures.Beta:
-			s.PreRelease = featuregate.Beta
-		}
-		out[featuregate.Feature(name)] = s
-	}
-	return out
 }

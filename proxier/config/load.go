@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -18,8 +17,8 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/sysctl"
 )
 
-// Machine is what Load reads of the machine. It is passed in so that the same
-// flags and files give the same Config in a test.
+// Machine is what Load reads of the machine. It is passed in so that the same flags and files give the same Config in a
+// test.
 type Machine struct {
 	// Hostname returns the host name (os.Hostname). Called only without override.
 	Hostname func() (string, error)
@@ -27,9 +26,8 @@ type Machine struct {
 	ReadFile func(path string) ([]byte, error)
 }
 
-// Load makes the configuration from parsed flags and from the files they name.
-// fs is the flag set that AddFlags was called with. The error has one line per
-// wrong setting. Load may be called again, and reads the files again.
+// Load makes the configuration from parsed flags and from the files they name. fs is the flag set that AddFlags was
+// called with. The error has one line per wrong setting. Load may be called again, and reads the files again.
 func (o *Options) Load(fs *pflag.FlagSet, m Machine) (*Config, error) {
 	docs, err := o.read(m)
 	if err != nil {
@@ -98,8 +96,7 @@ func (o *Options) fromFlags(fs *pflag.FlagSet) *kubeproxyconfig.KubeProxyConfigu
 	return k
 }
 
-// deprecatedPort applies --healthz-port or --metrics-port: 0 disables, any
-// other is used for an address without a port.
+// deprecatedPort applies --healthz-port or --metrics-port: 0 disables, any other is used for an address without a port.
 func deprecatedPort(addr string, port int32) string {
 	if port == 0 {
 		return ""
@@ -107,9 +104,8 @@ func deprecatedPort(addr string, port int32) string {
 	return withPort(addr, port)
 }
 
-// adoptSections takes over settings for the mode that kube-proxy would choose
-// for an empty mode (iptables), so that its configuration keeps its meaning
-// where the nftables section is silent. Call before setDefaults.
+// adoptSections takes over settings for the mode that kube-proxy would choose for an empty mode (iptables), so that its
+// configuration keeps its meaning where the nftables section is silent. Call before setDefaults.
 func adoptSections(k *kubeproxyconfig.KubeProxyConfiguration) {
 	if k.Mode != "" {
 		return
@@ -129,14 +125,18 @@ func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *Own, m
 		k.MetricsBindAddress = withPort(o.metricsOverride, metricsPort)
 	}
 	gates, warnings, gateErr := newGates(k.FeatureGates)
-	externalIPs, ownErrs := own.normalize()
-	errs := append(validateKube(k), ownErrs...)
+	var c checks
+	root := field.NewPath(kubeKind)
+	c.kube(k, root)
+	local := c.detectLocal(k, root)
+	ports := c.nodePorts(k.NodePortAddresses, root.Child("nodePortAddresses"))
+	externalIPs := c.own(own, field.NewPath(OwnKind))
 	if gateErr == nil {
-		errs = append(errs, logsapi.Validate(&k.Logging, gates, field.NewPath(kubeKind, "logging"))...)
+		c.errs = append(c.errs, logsapi.Validate(&k.Logging, gates, root.Child("logging"))...)
 	}
 	node, nodeErr := o.nodeName(k, m)
 	lines := []error{gateErr, nodeErr}
-	for _, err := range errs {
+	for _, err := range c.errs {
 		lines = append(lines, err)
 	}
 	if err := errors.Join(lines...); err != nil {
@@ -154,13 +154,14 @@ func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *Own, m
 	k.PortRange = "" // without effect
 	orValue(&k.DetectLocalMode, kubeproxyconfig.LocalMode(LocalByClusterCIDR))
 	if len(k.NodePortAddresses) == 0 {
-		k.NodePortAddresses = []string{keywordPrimary}
+		k.NodePortAddresses, ports.Primary = []string{keywordPrimary}, true
 	}
+	ports.Localhost = ports.Localhost || own.LocalhostNodePorts
 	if o.hostnameOverride != "" {
 		k.HostnameOverride = node
 	}
 	client, ct := k.ClientConnection, k.Conntrack
-	c := &Config{
+	cfg := &Config{
 		NodeName: node,
 		Client: Client{
 			Kubeconfig: client.Kubeconfig, Master: o.master,
@@ -169,10 +170,8 @@ func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *Own, m
 		},
 		Manifests:     own.Manifests,
 		MasqueradeBit: int(*k.NFTables.MasqueradeBit), MasqueradeAll: k.NFTables.MasqueradeAll,
-		DetectLocal: detectLocal(k),
-		NodePorts:   nodePorts(k.NodePortAddresses, own.LocalhostNodePorts),
-		ExternalIPs: externalIPs,
-		SyncPeriod:  k.NFTables.SyncPeriod.Duration, MinSyncPeriod: k.NFTables.MinSyncPeriod.Duration,
+		DetectLocal: local, NodePorts: ports, ExternalIPs: externalIPs,
+		SyncPeriod: k.NFTables.SyncPeriod.Duration, MinSyncPeriod: k.NFTables.MinSyncPeriod.Duration,
 		Healthz: k.HealthzBindAddress, Metrics: k.MetricsBindAddress, BindHardFail: k.BindAddressHardFail,
 		Profiling: k.EnableProfiling, ShowHiddenMetricsFor: k.ShowHiddenMetricsForVersion,
 		Conntrack: sysctl.Conntrack{
@@ -187,9 +186,9 @@ func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *Own, m
 		Warnings: warnings,
 	}
 	if a, ok := parseAddr(k.BindAddress); ok && !a.IsUnspecified() {
-		c.NodeIP = a
+		cfg.NodeIP = a
 	}
-	return c, nil
+	return cfg, nil
 }
 
 // nodeName is --hostname-override, else the file's, else the host name.
@@ -212,47 +211,7 @@ func (o *Options) nodeName(k *kubeproxyconfig.KubeProxyConfiguration, m Machine)
 	return name, nil
 }
 
-// detectLocal parses the detector, which has been validated.
-func detectLocal(k *kubeproxyconfig.KubeProxyConfiguration) DetectLocal {
-	d := DetectLocal{Mode: LocalMode(k.DetectLocalMode)}
-	switch d.Mode {
-	case LocalByClusterCIDR:
-		for _, s := range splitCIDRs(k.ClusterCIDR) {
-			if p, ok := parsePrefix(s); ok {
-				d.CIDRs = append(d.CIDRs, p)
-			}
-		}
-	case LocalByBridge:
-		d.Interface = k.DetectLocal.BridgeInterface
-	case LocalByPrefix:
-		d.Interface = k.DetectLocal.InterfaceNamePrefix
-	case LocalByNodeCIDR:
-	}
-	return d
-}
-
-// nodePorts parses the list, which has been validated. A range inside the
-// loopback networks (127.0.0.0/8 and longer, ::1/128) means localhost.
-func nodePorts(list []string, localhost bool) NodePortAddresses {
-	n := NodePortAddresses{Localhost: localhost}
-	for _, s := range list {
-		p, _ := parsePrefix(s)
-		switch {
-		case s == keywordPrimary:
-			n.Primary = true
-		case s == keywordLocalhost, p.Addr().IsLoopback() && p.Bits() >= 8 && (p.Addr().Is4() || p.Bits() == 128):
-			n.Localhost = true
-		case s == keywordAll:
-			n.All = true
-		case p.IsValid() && !slices.Contains(n.CIDRs, p):
-			n.CIDRs = append(n.CIDRs, p)
-		}
-	}
-	return n
-}
-
-// loggingFromFlags lets logging flags override the file, so that
-// `--config F -v 4` has the effect of -v 4.
+// loggingFromFlags lets logging flags override the file, so that `--config F -v 4` has the effect of -v 4.
 func loggingFromFlags(fs *pflag.FlagSet, to *logsapi.LoggingConfiguration) error {
 	var own pflag.FlagSet
 	fromFile := to.VModule
@@ -269,8 +228,8 @@ func loggingFromFlags(fs *pflag.FlagSet, to *logsapi.LoggingConfiguration) error
 	return errors.Join(errs...)
 }
 
-// keysWithoutEffect are the keys, or sections, of KubeProxyConfiguration that
-// are accepted, warned about when set, and otherwise ignored, with the reason.
+// keysWithoutEffect are the keys, or sections, of KubeProxyConfiguration that are accepted, warned about when set, and
+// otherwise ignored, with the reason.
 var keysWithoutEffect = map[string]string{
 	"configSyncPeriod":            reasonResync,
 	"iptables.localhostNodePorts": "list localhost in nodePortAddresses instead",
@@ -280,9 +239,8 @@ var keysWithoutEffect = map[string]string{
 	"portRange":                   "kube-proxy ignores it too",
 }
 
-// keyWarnings names the keys that a file sets and that have no effect. k is as
-// decoded, before defaults: a zero value counts as not set, and so does a
-// default, since a file written by --write-config-to contains all of them.
+// keyWarnings names the keys that a file sets and that have no effect. k is as decoded, before defaults: a zero value
+// counts as not set, and so does a default, since a file written by --write-config-to contains all of them.
 func keyWarnings(k *kubeproxyconfig.KubeProxyConfiguration) []string {
 	var defaults kubeproxyconfig.KubeProxyConfiguration
 	setDefaults(&defaults)
@@ -301,8 +259,7 @@ func keyWarnings(k *kubeproxyconfig.KubeProxyConfiguration) []string {
 	return out
 }
 
-// setKeys lists the keys with a value that is not the default, as dotted JSON
-// names.
+// setKeys lists the keys with a value that is not the default, as dotted JSON names.
 func setKeys(v, defaults reflect.Value, prefix string) []string {
 	var out []string
 	for i := range v.NumField() {

@@ -60,8 +60,9 @@ const ownHead = "apiVersion: nftproxy.io/v1alpha1\nkind: NFTProxyConfiguration\n
 // defaults is the Config of an empty command line.
 func defaults() *Config {
 	own := newOwn()
-	if _, errs := own.normalize(); len(errs) > 0 {
-		panic(errs)
+	var c checks
+	if c.own(own, nil); len(c.errs) > 0 {
+		panic(c.errs)
 	}
 	return &Config{
 		NodeName:      "node-1",
@@ -292,7 +293,7 @@ func TestRefused(t *testing.T) {
 		{"detectLocalMode: BridgeInterface", "--detect-local-mode=BridgeInterface", []string{"detectLocal.bridgeInterface"}},
 		{"detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: sixteen-bytes-xx}", "", []string{"interfaceNamePrefix", "15"}},
 		{"conntrack: {min: -1, udpTimeout: -1s}", "--conntrack-min=-1", []string{"conntrack.min"}},
-		{"configSyncPeriod: -1s", "", []string{"configSyncPeriod"}},
+		{"configSyncPeriod: -1s", "--config-sync-period=-1s", []string{"configSyncPeriod"}},
 		{"featureGates: {AllowServiceExternalIP: false}", "--feature-gates=AllowServiceExternalIP=false", []string{"did you mean AllowServiceExternalIPs"}},
 		{"featureGates: {PreferSameTrafficDistribution: false}", "--feature-gates=PreferSameTrafficDistribution=false", []string{"PreferSameTrafficDistribution", "locked"}},
 		{"clientConnection: {burst: -1}", "--kube-api-burst=-1", []string{"burst"}},
@@ -350,7 +351,8 @@ func TestFamily(t *testing.T) {
 		{[]string{"localhost", "10.0.0.0/8"}, NodePortAddresses{Localhost: true, CIDRs: []netip.Prefix{cidr("10.0.0.0/8")}}, NodePortAddresses{Localhost: true}},
 		{[]string{"all"}, NodePortAddresses{All: true}, NodePortAddresses{All: true}},
 	} {
-		n := nodePorts(c.list, false)
+		var check checks
+		n := check.nodePorts(c.list, nil)
 		if got := n.Family(false); !reflect.DeepEqual(got, c.v4) {
 			t.Errorf("%v IPv4: %+v, want %+v", c.list, got, c.v4)
 		}

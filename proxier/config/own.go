@@ -18,9 +18,8 @@ const (
 	OwnKind       = "NFTProxyConfiguration"
 )
 
-// Own are the settings that kube-proxy does not have, as they are written in a
-// file: in a document of their own after the KubeProxyConfiguration, or in the
-// file of --nftproxy-config. The doc tags are the text of the reference table.
+// Own are the settings that kube-proxy does not have, as they are written in a file: in a document of their own after
+// the KubeProxyConfiguration, or in the file of --nftproxy-config. The doc tags are the text of the reference table.
 type Own struct {
 	metav1.TypeMeta `json:""`
 
@@ -42,90 +41,59 @@ type ExternalIPsSection struct {
 	Allow []string `json:"allow" doc:"CIDRs from which Services may take external IPs, or the keyword all or none. An external IP outside of them is not served, and an Event of the Service says so."`
 }
 
-// StaleFlows is the staleFlows section: what happens to flows of endpoints that
-// no longer serve. UDP flows are always deleted.
+// StaleFlows is the staleFlows section: what happens to flows of endpoints that no longer serve. UDP flows are always
+// deleted.
 type StaleFlows struct {
 	TCP   bool `json:"tcp" doc:"Delete established TCP flows to endpoints that are gone."`
 	SCTP  bool `json:"sctp" doc:"Delete SCTP flows to endpoints that are gone."`
 	Reset bool `json:"reset" doc:"Answer such TCP flows with a reset, so that clients notice at once. Needs tcp."`
 }
 
-// newOwn returns the document with all defaults, into which a file is decoded:
-// what the file does not name keeps its default.
+// newOwn returns the document with all defaults, into which a file is decoded: what the file does not name keeps its
+// default.
 func newOwn() *Own {
 	return &Own{
 		TypeMeta:           metav1.TypeMeta{APIVersion: OwnAPIVersion, Kind: OwnKind},
 		StrictSourceRanges: true,
 		// What the kernel gives a dynamic set without a size, and kube-proxy's limit.
 		AffinityMapSize: 65536,
-		// 100,000 endpoints behind a ClusterIP, a NodePort and two load balancer
-		// addresses are 400,000 in each of two families; some 100 MB of kernel memory.
+		// 100,000 endpoints behind a ClusterIP, a NodePort and two load balancer addresses are 400,000 in each of two
+		// families; some 100 MB of kernel memory.
 		MaxServiceElements: 1_000_000,
-		// 1 GB. 30,000 Services with 30 endpoints each, reached in two ways in two
-		// families, are 3,600,000.
+		// 1 GB. 30,000 Services with 30 endpoints each, reached in two ways in two families, are 3,600,000.
 		MaxElements: 10_000_000,
-		// Long enough to catch the Service and its slices of one kubectl apply,
-		// short against the 10 ms that a change may take as a whole.
+		// Long enough to catch the Service and its slices of one kubectl apply, short against the 10 ms that a change
+		// may take as a whole.
 		BatchWindow: metav1.Duration{Duration: 2 * time.Millisecond},
 		ExternalIPs: ExternalIPsSection{Allow: []string{keywordAll}},
-		// An SCTP association to an endpoint that is gone cannot continue: deleting
-		// its entry only lets the client reach another one.
+		// An SCTP association to an endpoint that is gone cannot continue: deleting its entry only lets the client
+		// reach another one.
 		StaleFlows: StaleFlows{SCTP: true},
 	}
 }
 
 // Limits of the own settings.
 const (
-	// maxAffinityMapSize keeps one map below some 2 GB of kernel memory (about
-	// 128 bytes per element).
+	// maxAffinityMapSize keeps one map below some 2 GB of kernel memory (about 128 bytes per element).
 	maxAffinityMapSize = 1 << 24
 	maxBatchWindow     = time.Second
-	// maxElements is what some 100 GB of kernel memory hold: a limit above it is
-	// a mistake.
+	// maxElements is what some 100 GB of kernel memory hold: a limit above it is a mistake.
 	maxElements = 1_000_000_000
 )
 
-// normalize validates the document, fills in the defaults of routing, and
-// returns the parsed external IPs.
-func (o *Own) normalize() (ExternalIPs, field.ErrorList) {
-	root := field.NewPath(OwnKind)
-	errs := between(o.AffinityMapSize, 1, maxAffinityMapSize, root.Child("affinityMapSize"))
-	errs = append(errs, between(o.MaxServiceElements, 0, maxElements, root.Child("maxServiceElements"))...)
-	errs = append(errs, between(o.MaxElements, 0, maxElements, root.Child("maxElements"))...)
-	if w := o.BatchWindow.Duration; w < 0 || w > maxBatchWindow {
-		errs = append(errs, field.Invalid(root.Child("batchWindow"), w.String(), "must be from 0s to 1s"))
-	}
-	if o.StaleFlows.Reset && !o.StaleFlows.TCP {
-		errs = append(errs, field.Invalid(root.Child("staleFlows", "reset"), true, "needs staleFlows.tcp"))
-	}
-	externalIPs, wrong := parseExternalIPs(o.ExternalIPs.Allow, root.Child("externalIPs", "allow"))
-	errs = append(errs, wrong...)
+// own checks the document, fills in the defaults of routing, and returns the parsed external IPs.
+func (c *checks) own(o *Own, root *field.Path) ExternalIPs {
+	c.between(o.AffinityMapSize, 1, maxAffinityMapSize, root.Child("affinityMapSize"))
+	c.between(o.MaxServiceElements, 0, maxElements, root.Child("maxServiceElements"))
+	c.between(o.MaxElements, 0, maxElements, root.Child("maxElements"))
+	w := o.BatchWindow.Duration
+	c.that(w >= 0 && w <= maxBatchWindow, root.Child("batchWindow"), w.String(), "must be from 0s to 1s")
+	c.that(o.StaleFlows.TCP || !o.StaleFlows.Reset, root.Child("staleFlows", "reset"), true, "needs staleFlows.tcp")
 	routes, err := o.Routing.Normalize()
 	if err != nil {
-		return externalIPs, append(errs, field.Invalid(root.Child("routing"), field.OmitValueType{}, err.Error()))
+		c.that(false, root.Child("routing"), field.OmitValueType{}, err.Error())
+	} else {
+		o.Routing = routes
 	}
-	o.Routing = routes
-	return externalIPs, errs
-}
-
-// parseExternalIPs reads CIDRs, or one of the keywords alone. An empty list
-// allows nothing.
-func parseExternalIPs(list []string, path *field.Path) (ExternalIPs, field.ErrorList) {
-	var out ExternalIPs
-	var errs field.ErrorList
-	for i, s := range list {
-		if s == keywordAll || s == keywordNone {
-			out.All = s == keywordAll
-			if len(list) > 1 {
-				errs = append(errs, field.Invalid(path.Index(i), s, "must be alone in the list"))
-			}
-			continue
-		}
-		p, ok := parsePrefix(s)
-		if !ok {
-			errs = append(errs, field.Invalid(path.Index(i), s, "must be a CIDR, or all or none alone"))
-		}
-		out.CIDRs = append(out.CIDRs, p)
-	}
-	return out, errs
+	return c.externalIPs(o.ExternalIPs.Allow, root.Child("externalIPs", "allow"))
 }

@@ -4,12 +4,12 @@
 package config
 
 import (
-	"fmt"
 	"net"
+	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
@@ -22,167 +22,148 @@ const modeNFTables = "nftables"
 // ifNameMax is IFNAMSIZ - 1: the longest name of an interface.
 const ifNameMax = 15
 
-// validateKube checks a defaulted KubeProxyConfiguration by kube-proxy's rules
-// for nftables mode. Sections of other modes are not looked at.
-func validateKube(k *kubeproxyconfig.KubeProxyConfiguration) field.ErrorList {
-	root := field.NewPath(kubeKind)
-	var errs field.ErrorList
-	errs = append(errs, validateMode(string(k.Mode), root.Child("mode"))...)
-	errs = append(errs, validateNFTables(k.NFTables, root.Child("nftables"))...)
-	errs = append(errs, validateConntrack(k.Conntrack, root.Child("conntrack"))...)
-	errs = append(errs, between(int(*k.OOMScoreAdj), -1000, 1000, root.Child("oomScoreAdj"))...)
-	errs = append(errs, notNegative(int64(k.ClientConnection.Burst), root.Child("clientConnection", "burst"))...)
-	errs = append(errs, positive(k.ConfigSyncPeriod.Duration, root.Child("configSyncPeriod"))...)
-	if _, ok := parseAddr(k.BindAddress); !ok {
-		errs = append(errs, field.Invalid(root.Child("bindAddress"), k.BindAddress, "must be an IP address"))
+var majorMinor = regexp.MustCompile(`^\d+\.\d+$`)
+
+// checks parses settings and collects what is wrong with them.
+type checks struct{ errs field.ErrorList }
+
+// that records an error unless ok.
+func (c *checks) that(ok bool, path *field.Path, value any, must string) {
+	if !ok {
+		c.errs = append(c.errs, field.Invalid(path, value, must))
 	}
-	errs = append(errs, validateBind(k.HealthzBindAddress, root.Child("healthzBindAddress"))...)
-	errs = append(errs, validateBind(k.MetricsBindAddress, root.Child("metricsBindAddress"))...)
-	errs = append(errs, validateNodePorts(k.NodePortAddresses, root.Child("nodePortAddresses"))...)
-	errs = append(errs, validateDetectLocal(k, root)...)
-	if v := k.ShowHiddenMetricsForVersion; v != "" && !regexp.MustCompile(`^\d+\.\d+$`).MatchString(v) {
-		errs = append(errs, field.Invalid(root.Child("showHiddenMetricsForVersion"), v, "must be MAJOR.MINOR"))
-	}
-	return errs
 }
 
-// validateMode says what to do about a mode that nftproxy does not have.
-func validateMode(mode string, path *field.Path) field.ErrorList {
-	if mode == "" || mode == modeNFTables {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, mode,
+func (c *checks) between(v, low, high int, path *field.Path) {
+	c.that(v >= low && v <= high, path, v, "must be from "+strconv.Itoa(low)+" to "+strconv.Itoa(high))
+}
+
+// kube checks a defaulted KubeProxyConfiguration by kube-proxy's rules for nftables mode. Sections of other modes are
+// ignored.
+func (c *checks) kube(k *kubeproxyconfig.KubeProxyConfiguration, root *field.Path) {
+	c.that(k.Mode == "" || k.Mode == modeNFTables, root.Child("mode"), string(k.Mode),
 		`nftproxy has the mode "nftables" only: set it, or leave the mode empty; `+
-			"settings for another mode (iptables, ipvs) do not carry over; to keep that mode, run kube-proxy on this node")}
-}
-
-func validateNFTables(n kubeproxyconfig.KubeProxyNFTablesConfiguration, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	errs = append(errs, between(int(*n.MasqueradeBit), 0, 31, path.Child("masqueradeBit"))...)
-	errs = append(errs, positive(n.SyncPeriod.Duration, path.Child("syncPeriod"))...)
-	errs = append(errs, notNegative(int64(n.MinSyncPeriod.Duration), path.Child("minSyncPeriod"))...)
-	if n.MinSyncPeriod.Duration > n.SyncPeriod.Duration {
-		errs = append(errs, field.Invalid(path.Child("syncPeriod"), n.SyncPeriod.Duration.String(),
-			"must not be less than minSyncPeriod "+n.MinSyncPeriod.Duration.String()))
+			"settings for another mode (iptables, ipvs) do not carry over; to keep that mode, run kube-proxy on this node")
+	n, nftables := k.NFTables, root.Child("nftables")
+	c.between(int(*n.MasqueradeBit), 0, 31, nftables.Child("masqueradeBit"))
+	c.that(n.SyncPeriod.Duration > 0, nftables.Child("syncPeriod"), n.SyncPeriod.Duration.String(), "must be greater than 0")
+	c.that(n.MinSyncPeriod.Duration >= 0, nftables.Child("minSyncPeriod"), n.MinSyncPeriod.Duration.String(), "must not be negative")
+	c.that(n.MinSyncPeriod.Duration <= n.SyncPeriod.Duration, nftables.Child("syncPeriod"), n.SyncPeriod.Duration.String(),
+		"must not be less than minSyncPeriod "+n.MinSyncPeriod.Duration.String())
+	ct := k.Conntrack
+	for _, v := range []struct {
+		key   string
+		value int64
+	}{
+		{"maxPerCore", int64(*ct.MaxPerCore)}, {"min", int64(*ct.Min)},
+		{"tcpEstablishedTimeout", int64(ct.TCPEstablishedTimeout.Duration)}, {"tcpCloseWaitTimeout", int64(ct.TCPCloseWaitTimeout.Duration)},
+		{"udpTimeout", int64(ct.UDPTimeout.Duration)}, {"udpStreamTimeout", int64(ct.UDPStreamTimeout.Duration)},
+	} {
+		c.that(v.value >= 0, root.Child("conntrack", v.key), v.value, "must not be negative")
 	}
-	return errs
+	c.between(int(*k.OOMScoreAdj), -1000, 1000, root.Child("oomScoreAdj"))
+	c.that(k.ClientConnection.Burst >= 0, root.Child("clientConnection", "burst"), k.ClientConnection.Burst, "must not be negative")
+	c.that(k.ConfigSyncPeriod.Duration > 0, root.Child("configSyncPeriod"), k.ConfigSyncPeriod.Duration.String(), "must be greater than 0")
+	_, ok := parseAddr(k.BindAddress)
+	c.that(ok, root.Child("bindAddress"), k.BindAddress, "must be an IP address")
+	c.bind(k.HealthzBindAddress, root.Child("healthzBindAddress"))
+	c.bind(k.MetricsBindAddress, root.Child("metricsBindAddress"))
+	v := k.ShowHiddenMetricsForVersion
+	c.that(v == "" || majorMinor.MatchString(v), root.Child("showHiddenMetricsForVersion"), v, "must be MAJOR.MINOR")
 }
 
-func validateConntrack(ct kubeproxyconfig.KubeProxyConntrackConfiguration, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	errs = append(errs, notNegative(int64(*ct.MaxPerCore), path.Child("maxPerCore"))...)
-	errs = append(errs, notNegative(int64(*ct.Min), path.Child("min"))...)
-	errs = append(errs, notNegative(int64(ct.TCPEstablishedTimeout.Duration), path.Child("tcpEstablishedTimeout"))...)
-	errs = append(errs, notNegative(int64(ct.TCPCloseWaitTimeout.Duration), path.Child("tcpCloseWaitTimeout"))...)
-	errs = append(errs, notNegative(int64(ct.UDPTimeout.Duration), path.Child("udpTimeout"))...)
-	errs = append(errs, notNegative(int64(ct.UDPStreamTimeout.Duration), path.Child("udpStreamTimeout"))...)
-	return errs
-}
-
-// validateBind checks an IP:port; empty means disabled.
-func validateBind(s string, path *field.Path) field.ErrorList {
+// bind checks an IP:port; empty means disabled.
+func (c *checks) bind(s string, path *field.Path) {
 	if s == "" {
-		return nil
+		return
 	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return field.ErrorList{field.Invalid(path, s, "must be IP:port")}
+		c.that(false, path, s, "must be IP:port")
+		return
 	}
-	var errs field.ErrorList
-	if netutils.ParseIPSloppy(host) == nil {
-		errs = append(errs, field.Invalid(path, host, "must be an IP address"))
-	}
-	if p, err := strconv.Atoi(port); err != nil || p < 1 || p > 65535 {
-		errs = append(errs, field.Invalid(path, port, "must be a port from 1 to 65535"))
-	}
-	return errs
+	c.that(netutils.ParseIPSloppy(host) != nil, path, host, "must be an IP address")
+	_, err = netutils.ParsePort(port, false)
+	c.that(err == nil, path, port, "must be a port from 1 to 65535")
 }
 
-// validateNodePorts takes CIDRs and keywords in any mix, as v1.37 does (v1.36
-// refuses the keyword primary beside CIDRs).
-func validateNodePorts(list []string, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
+// nodePorts parses nodePortAddresses: CIDRs and keywords in any mix, as v1.37 takes them (v1.36 refuses the keyword
+// primary beside CIDRs). A range inside the loopback networks (127.0.0.0/8 and longer, ::1/128) means localhost.
+func (c *checks) nodePorts(list []string, path *field.Path) NodePortAddresses {
+	var n NodePortAddresses
 	for i, s := range list {
-		switch s {
-		case keywordPrimary, keywordLocalhost, keywordAll:
-			continue
-		}
-		if _, ok := parsePrefix(s); !ok {
-			errs = append(errs, field.Invalid(path.Index(i), s, "must be a CIDR or one of primary, localhost, all"))
-		}
-	}
-	return errs
-}
-
-// validateDetectLocal checks what the chosen mode needs.
-func validateDetectLocal(k *kubeproxyconfig.KubeProxyConfiguration, root *field.Path) field.ErrorList {
-	section := root.Child("detectLocal")
-	switch LocalMode(k.DetectLocalMode) {
-	case LocalByBridge:
-		return validateInterface(k.DetectLocal.BridgeInterface, section.Child("bridgeInterface"))
-	case LocalByPrefix:
-		return validateInterface(k.DetectLocal.InterfaceNamePrefix, section.Child("interfaceNamePrefix"))
-	case LocalByClusterCIDR, "":
-		return validateClusterCIDR(k.ClusterCIDR, root.Child("clusterCIDR"))
-	case LocalByNodeCIDR:
-		return nil
-	}
-	return field.ErrorList{field.NotSupported(root.Child("detectLocalMode"), string(k.DetectLocalMode), localModes())}
-}
-
-// validateClusterCIDR wants one CIDR, or one of each family.
-func validateClusterCIDR(list string, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	families := map[bool]int{}
-	for _, s := range splitCIDRs(list) {
 		p, ok := parsePrefix(s)
-		if !ok {
-			errs = append(errs, field.Invalid(path, s, "must be a CIDR, such as 10.244.0.0/16 or fd00:10:244::/56"))
-			continue
+		switch {
+		case s == keywordPrimary:
+			n.Primary = true
+		case s == keywordLocalhost, p.Addr().IsLoopback() && p.Bits() >= 8 && (p.Addr().Is4() || p.Bits() == 128):
+			n.Localhost = true
+		case s == keywordAll:
+			n.All = true
+		case !ok:
+			c.that(false, path.Index(i), s, "must be a CIDR or one of primary, localhost, all")
+		case !slices.Contains(n.CIDRs, p):
+			n.CIDRs = append(n.CIDRs, p)
 		}
-		families[p.Addr().Is6()]++
 	}
-	if families[false] > 1 || families[true] > 1 {
-		errs = append(errs, field.Invalid(path, list, "must be one CIDR, or one per family"))
-	}
-	return errs
+	return n
 }
 
-// splitCIDRs splits a comma list; the empty string is no CIDR.
-func splitCIDRs(list string) []string {
+// externalIPs parses externalIPs.allow: CIDRs, or one of the keywords alone. An empty list allows nothing.
+func (c *checks) externalIPs(list []string, path *field.Path) ExternalIPs {
+	var e ExternalIPs
+	for i, s := range list {
+		if s == keywordAll || s == keywordNone {
+			e.All = s == keywordAll
+			c.that(len(list) == 1, path.Index(i), s, "must be alone in the list")
+			continue
+		}
+		p, ok := parsePrefix(s)
+		c.that(ok, path.Index(i), s, "must be a CIDR, or all or none alone")
+		e.CIDRs = append(e.CIDRs, p)
+	}
+	return e
+}
+
+// detectLocal parses the detector and checks what the chosen mode needs.
+func (c *checks) detectLocal(k *kubeproxyconfig.KubeProxyConfiguration, root *field.Path) DetectLocal {
+	d := DetectLocal{Mode: LocalMode(k.DetectLocalMode)}
+	orValue(&d.Mode, LocalByClusterCIDR)
+	key := ""
+	switch d.Mode {
+	case LocalByClusterCIDR:
+		d.CIDRs = c.clusterCIDR(k.ClusterCIDR, root.Child("clusterCIDR"))
+		return d
+	case LocalByNodeCIDR:
+		return d
+	case LocalByBridge:
+		d.Interface, key = k.DetectLocal.BridgeInterface, "bridgeInterface"
+	case LocalByPrefix:
+		d.Interface, key = k.DetectLocal.InterfaceNamePrefix, "interfaceNamePrefix"
+	default:
+		c.errs = append(c.errs, field.NotSupported(root.Child("detectLocalMode"), string(d.Mode), localModes()))
+		return d
+	}
+	path := root.Child("detectLocal", key)
+	if d.Interface == "" {
+		c.errs = append(c.errs, field.Required(path, "detectLocalMode "+string(d.Mode)+" needs it"))
+	}
+	c.that(len(d.Interface) <= ifNameMax, path, d.Interface, "names of interfaces have at most "+strconv.Itoa(ifNameMax)+" bytes")
+	return d
+}
+
+// clusterCIDR parses one CIDR, or one of each family, comma separated.
+func (c *checks) clusterCIDR(list string, path *field.Path) (out []netip.Prefix) {
 	if list == "" {
 		return nil
 	}
-	return strings.Split(list, ",")
-}
-
-func validateInterface(name string, path *field.Path) field.ErrorList {
-	if name == "" {
-		return field.ErrorList{field.Required(path, "detectLocalMode needs it")}
+	count := map[bool]int{} // by being IPv6
+	for _, s := range strings.Split(list, ",") {
+		p, ok := parsePrefix(s)
+		c.that(ok, path, s, "must be a CIDR, such as 10.244.0.0/16 or fd00:10:244::/56")
+		out = append(out, p)
+		count[p.Addr().Is6()]++
 	}
-	if len(name) > ifNameMax {
-		return field.ErrorList{field.Invalid(path, name, fmt.Sprintf("names of interfaces have at most %d bytes", ifNameMax))}
-	}
-	return nil
-}
-
-func between(v, low, high int, path *field.Path) field.ErrorList {
-	if v >= low && v <= high {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, v, fmt.Sprintf("must be from %d to %d", low, high))}
-}
-
-func positive(d time.Duration, path *field.Path) field.ErrorList {
-	if d > 0 {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, d.String(), "must be greater than 0")}
-}
-
-func notNegative(v int64, path *field.Path) field.ErrorList {
-	if v >= 0 {
-		return nil
-	}
-	return field.ErrorList{field.Invalid(path, v, "must not be negative")}
+	c.that(count[false] <= 1 && count[true] <= 1, path, list, "must be one CIDR, or one per family")
+	return out
 }

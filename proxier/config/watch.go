@@ -17,9 +17,8 @@ import (
 	"github.com/nftproxy/nftproxy/internal/fswatch"
 )
 
-// ErrChanged is wrapped by the result of Watcher.Run when the files have new
-// content that is valid. The process then exits, and the kubelet starts it again
-// with the new configuration.
+// ErrChanged is wrapped by the result of Watcher.Run when the files have new content that is valid. The process then
+// exits, and the kubelet starts it again with the new configuration.
 var ErrChanged = errors.New("configuration changed")
 
 // Watcher waits until configuration files change. It is for one goroutine.
@@ -28,8 +27,8 @@ type Watcher struct {
 	before map[string][]byte
 }
 
-// NewWatcher starts to watch. Empty paths are skipped. Later content is compared
-// with what the files contain now. Close it after use.
+// NewWatcher starts to watch. Empty paths are skipped. Later content is compared with what the files contain now. Close
+// it after use.
 func NewWatcher(paths ...string) (*Watcher, error) {
 	w := &Watcher{before: map[string][]byte{}}
 	dirs := map[string]bool{}
@@ -52,11 +51,10 @@ func NewWatcher(paths ...string) (*Watcher, error) {
 // Polls returns why the files are polled, nil when the kernel reports changes.
 func (w *Watcher) Polls() error { return w.dirs.Polls() }
 
-// Run waits until the files have other content and check accepts it, and
-// returns an error that wraps ErrChanged and names a file; when ctx is done it
-// returns nil. invalid is called with the error of check for content that is not
-// accepted, and with nil once the files are again as they were: the
-// configuration that was read at the start stays in use meanwhile.
+// Run waits until the files have other content and check accepts it, and returns an error that wraps ErrChanged and
+// names a file; when ctx is done it returns nil. invalid is called with the error of check for content that is not
+// accepted, and with nil once the files are again as they were: the configuration that was read at the start stays in
+// use meanwhile.
 func (w *Watcher) Run(ctx context.Context, check func() error, invalid func(error)) error {
 	last, refused := w.before, false
 	for w.dirs.Wait(ctx) {
@@ -82,9 +80,8 @@ func (w *Watcher) Run(ctx context.Context, check func() error, invalid func(erro
 	return nil
 }
 
-// read returns the files' content, and the first of them that differs from what
-// it was at the start. A file that is missing counts as unchanged: a writer may
-// be about to replace it.
+// read returns the files' content, and the first of them that differs from what it was at the start. A file that is
+// missing counts as unchanged: a writer may be about to replace it.
 func (w *Watcher) read() (now map[string][]byte, changed string, err error) {
 	now = map[string][]byte{}
 	for _, path := range slices.Sorted(maps.Keys(w.before)) {

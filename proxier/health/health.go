@@ -1,18 +1,15 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health answers the health checks of load balancers, kubelets and
-// users: /healthz and /livez of the proxy, and one small server per Service
-// with a health check node port. It also runs the HTTP server of the metrics,
-// with the same limits on what clients can hold.
+// Package health answers the health checks of load balancers, kubelets and users: /healthz and /livez of the proxy, and
+// one small server per Service with a health check node port. It also runs the HTTP server of the metrics, with the
+// same limits on what clients can hold.
 //
-// In come what the loop queued and committed (Proxy) and which Services need a
-// server (Listeners); out go HTTP answers. The package never looks at objects of
-// the API or at the kernel's tables.
+// In come what the loop queued and committed (Proxy) and which Services need a server (Listeners); out go HTTP answers.
+// The package never looks at objects of the API or at the kernel's tables.
 //
-// The JSON, the header and the meaning are kube-proxy's, with two exceptions:
-// /healthz answers 503 until every family has committed its first sync, and its
-// "healthy" is false whenever the status is 503.
+// The JSON, the header and the meaning are kube-proxy's, with two exceptions: /healthz answers 503 until every family
+// has committed its first sync, and its "healthy" is false whenever the status is 503.
 package health
 
 import (
@@ -26,8 +23,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Proxy is the health of the proxy. The loop reports what it queued and what
-// it committed. All methods are safe for concurrent use and do not block on I/O.
+// Proxy is the health of the proxy. The loop reports what it queued and what it committed. All methods are safe for
+// concurrent use and do not block on I/O.
 type Proxy struct {
 	now   func() time.Time
 	limit time.Duration
@@ -40,8 +37,8 @@ type Proxy struct {
 
 // family is the sync state of one IP family.
 type family struct {
-	// queued is when the oldest change was queued that no batch has taken, and
-	// taken the same for the batch that is being applied. Zero: none.
+	// queued is when the oldest change was queued that no batch has taken, and taken the same for the batch that is
+	// being applied. Zero: none.
 	queued, taken time.Time
 	// synced is the end of the last successful sync. Zero: none yet.
 	synced time.Time
@@ -65,13 +62,11 @@ type Node struct {
 	ScaledDown bool
 }
 
-// TaintScaleDown is the taint by which the cluster autoscaler announces that it
-// will delete a node.
+// TaintScaleDown is the taint by which the cluster autoscaler announces that it will delete a node.
 const TaintScaleDown = "ToBeDeletedByClusterAutoscaler"
 
-// New makes the health of a proxy of the given families. limit is the age of
-// the oldest unapplied change at which the proxy becomes unhealthy: twice the
-// sync period (Config.UnhealthyAfter). now is the clock, time.Now outside tests.
+// New makes the health of a proxy of the given families. limit is the age of the oldest unapplied change at which the
+// proxy becomes unhealthy: twice the sync period (Config.UnhealthyAfter). now is the clock, time.Now outside tests.
 func New(limit time.Duration, now func() time.Time, families ...v1.IPFamily) *Proxy {
 	p := &Proxy{now: now, limit: limit, families: map[v1.IPFamily]*family{}, degraded: map[string]string{}}
 	for _, f := range families {
@@ -89,17 +84,16 @@ func (p *Proxy) Queued(f v1.IPFamily) {
 	})
 }
 
-// Taken notes that a batch took every change queued so far. What is queued
-// from now on is not covered by the next Synced. Optional: without it Synced
-// covers all, which hides the age of what was queued while the batch ran.
+// Taken notes that a batch took every change queued so far. What is queued from now on is not covered by the next
+// Synced. Optional: without it Synced covers all, which hides the age of what was queued while the batch ran.
 func (p *Proxy) Taken(f v1.IPFamily) {
 	p.with(f, func(s *family) {
 		s.taken, s.queued = s.oldest(), time.Time{}
 	})
 }
 
-// Synced notes that the kernel has everything that the last batch took. After
-// a failure nothing is called: the changes grow older until a retry succeeds.
+// Synced notes that the kernel has everything that the last batch took. After a failure nothing is called: the changes
+// grow older until a retry succeeds.
 func (p *Proxy) Synced(f v1.IPFamily) {
 	p.with(f, func(s *family) {
 		if s.taken.IsZero() {
@@ -125,10 +119,9 @@ func (p *Proxy) SetNode(n Node) {
 	p.node = n
 }
 
-// SetDegraded sets or, with an empty text, removes a condition that is shown in
-// the answers and does not change their status: restarting the proxy, or taking
-// the node out of a load balancer, would not help. The text is readable by every
-// client of the health port: no content of files, no addresses.
+// SetDegraded sets or, with an empty text, removes a condition that is shown in the answers and does not change their
+// status: restarting the proxy, or taking the node out of a load balancer, would not help. The text is readable by
+// every client of the health port: no content of files, no addresses.
 func (p *Proxy) SetDegraded(condition, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,9 +130,8 @@ func (p *Proxy) SetDegraded(condition, text string) {
 	}
 }
 
-// Healthy reports whether no family has a change older than the limit. A family
-// that never synced is not late, as in kube-proxy: restarting a proxy that is
-// still waiting for its first lists would not help. See Ready.
+// Healthy reports whether no family has a change older than the limit. A family that never synced is not late, as in
+// kube-proxy: restarting a proxy that is still waiting for its first lists would not help. See Ready.
 func (p *Proxy) Healthy() bool { return p.snapshot().healthy }
 
 // Ready reports whether every family has committed its first sync.
@@ -188,8 +180,7 @@ type familyStatus struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// answer is the JSON of /healthz and /livez: kube-proxy's keys and types, with
-// Synced and Degraded added.
+// answer is the JSON of /healthz and /livez: kube-proxy's keys and types, with Synced and Degraded added.
 type answer struct {
 	LastUpdated  time.Time                    `json:"lastUpdated"`
 	CurrentTime  time.Time                    `json:"currentTime"`
@@ -203,9 +194,8 @@ type answer struct {
 // Counter counts the answers given, by HTTP status.
 type Counter struct{ Healthz, Livez func(status int) }
 
-// Handler serves /healthz and /livez. /livez is 200 while no family is late.
-// /healthz is 200 if also the node is eligible and every family has synced
-// once: load balancers and rollouts wait for a node that serves.
+// Handler serves /healthz and /livez. /livez is 200 while no family is late. /healthz is 200 if also the node is
+// eligible and every family has synced once: load balancers and rollouts wait for a node that serves.
 func (p *Proxy) Handler(count Counter) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -219,8 +209,8 @@ func (p *Proxy) Handler(count Counter) http.Handler {
 	return mux
 }
 
-// reply writes the answer. In a good one the state is current, however long ago
-// the last change was: older load balancers look at lastUpdated.
+// reply writes the answer. In a good one the state is current, however long ago the last change was: older load
+// balancers look at lastUpdated.
 func reply(w http.ResponseWriter, st state, good bool, eligible *bool, count func(int)) {
 	a := answer{
 		LastUpdated: st.updated, CurrentTime: st.now, NodeEligible: eligible,

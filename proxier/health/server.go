@@ -19,9 +19,8 @@ import (
 // retryListen is the time between two attempts to bind, kube-proxy's.
 const retryListen = 5 * time.Second
 
-// Server is one HTTP server on one address, run as kube-proxy runs its health
-// and metrics servers: an address that cannot be bound is tried again every few
-// seconds, unless that is to be fatal.
+// Server is one HTTP server on one address, run as kube-proxy runs its health and metrics servers: an address that
+// cannot be bound is tried again every few seconds, unless that is to be fatal.
 type Server struct {
 	Name    string // for errors: "healthz"
 	Addr    string // IP:port; an unspecified IPv4 address takes both families
@@ -34,8 +33,8 @@ type Server struct {
 	retry time.Duration // replaces retryListen in tests
 }
 
-// Run serves until ctx is done, when it returns nil, having closed every
-// connection. Any other return is a failure under HardFail.
+// Run serves until ctx is done, when it returns nil, having closed every connection. Any other return is a failure
+// under HardFail.
 func (s Server) Run(ctx context.Context) error {
 	if s.retry == 0 {
 		s.retry = retryListen
@@ -77,8 +76,8 @@ func (s Server) serve(ctx context.Context) error {
 	return nil
 }
 
-// The limits of all servers. The health port is open to the network, and the
-// process is the last that the kernel kills for memory (oom_score_adj).
+// The limits of all servers. The health port is open to the network, and the process is the last that the kernel kills
+// for memory (oom_score_adj).
 const (
 	// maxHeader is far above what load balancers, the kubelet and Prometheus send.
 	maxHeader = 8 << 10
@@ -92,11 +91,9 @@ const (
 	maxServer, maxService, maxServices = 128, 32, 512
 )
 
-// pool limits the connections of one http.Server. A new connection is always
-// accepted: above a limit the pool closes one that is idle, of the client
-// address with the most connections, the longest unused first. A client that
-// holds connections can so not keep the kubelet out. golang.org/x/net/netutil's
-// LimitListener would: it stops to accept.
+// pool limits the connections of one http.Server. A new connection is always accepted: above a limit the pool closes
+// one that is idle, of the client address with the most connections, the longest unused first. A client that holds
+// connections can so not keep the kubelet out. golang.org/x/net/netutil's LimitListener would: it stops to accept.
 type pool struct {
 	max int
 
@@ -106,9 +103,8 @@ type pool struct {
 	clock   uint64             // counts uses
 }
 
-// newPool returns a pool for at most max connections, or an eighth of the
-// process's file descriptors if that is less: the kernel sockets and the API
-// connection keep theirs.
+// newPool returns a pool for at most max connections, or an eighth of the process's file descriptors if that is less:
+// the kernel sockets and the API connection keep theirs.
 func newPool(max int) *pool {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
@@ -201,8 +197,8 @@ func (p *pool) victim(of *listener) (worst *conn) {
 	return worst
 }
 
-// before reports whether a is to be closed rather than b: an idle one, of the
-// client address with more connections, that was used longer ago.
+// before reports whether a is to be closed rather than b: an idle one, of the client address with more connections,
+// that was used longer ago.
 func (p *pool) before(a, b *conn) bool {
 	switch x, y := p.sources[a.source], p.sources[b.source]; {
 	case a.busy != b.busy:

@@ -26,22 +26,20 @@ import (
 type Service struct {
 	// Port is spec.healthCheckNodePort.
 	Port uint16
-	// LocalEndpoints is the number of distinct addresses of ready endpoints on
-	// this node; terminating ones do not count, so that load balancers drain.
+	// LocalEndpoints is the number of distinct addresses of ready endpoints on this node; terminating ones do not
+	// count, so that load balancers drain.
 	LocalEndpoints int
 }
 
-// Services are the health check servers that should run, one per Service of type
-// LoadBalancer with externalTrafficPolicy Local.
+// Services are the health check servers that should run, one per Service of type LoadBalancer with
+// externalTrafficPolicy Local.
 type Services map[types.NamespacedName]Service
 
-// A port that cannot be bound is tried again after firstRetry, doubling up to
-// lastRetry.
+// A port that cannot be bound is tried again after firstRetry, doubling up to lastRetry.
 const firstRetry, lastRetry = time.Second, 30 * time.Second
 
-// Listeners are the health check servers of all Services. They share one
-// http.Server: a Service costs a socket and a goroutine per address. Sync is
-// for one goroutine at a time; requests come from any.
+// Listeners are the health check servers of all Services. They share one http.Server: a Service costs a socket and a
+// goroutine per address. Sync is for one goroutine at a time; requests come from any.
 type Listeners struct {
 	proxy  *Proxy
 	report func(types.NamespacedName, error)
@@ -66,9 +64,9 @@ type instance struct {
 	closed    atomic.Bool
 }
 
-// NewListeners makes an empty set. report is called when the port of a Service
-// cannot be bound (the event FailedToStartServiceHealthcheck), and with nil when
-// that has ended; not for each attempt. It must not call back into Listeners.
+// NewListeners makes an empty set. report is called when the port of a Service cannot be bound (the event
+// FailedToStartServiceHealthcheck), and with nil when that has ended; not for each attempt. It must not call back into
+// Listeners.
 func NewListeners(proxy *Proxy, report func(types.NamespacedName, error)) *Listeners {
 	l := &Listeners{proxy: proxy, report: report, conns: newPool(maxServices), first: firstRetry,
 		open: map[types.NamespacedName]*instance{}, unbound: Services{}}
@@ -76,11 +74,9 @@ func NewListeners(proxy *Proxy, report func(types.NamespacedName, error)) *Liste
 	return l
 }
 
-// Sync opens, closes and updates servers so that they are the given ones.
-// addrs are the addresses to listen on, the unspecified one of a family for
-// all of that family, nil for every address of the node of both families;
-// another list than before reopens all. A port that cannot be bound is retried
-// until it can be, or is no longer in want.
+// Sync opens, closes and updates servers so that they are the given ones. addrs are the addresses to listen on, the
+// unspecified one of a family for all of that family, nil for every address of the node of both families; another list
+// than before reopens all. A port that cannot be bound is retried until it can be, or is no longer in want.
 func (l *Listeners) Sync(want Services, addrs []netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,8 +105,8 @@ func (l *Listeners) retry() {
 	l.ensure(l.unbound)
 }
 
-// ensure opens the servers of Services unless they are open, sets their counts,
-// and schedules a retry if some cannot be opened.
+// ensure opens the servers of Services unless they are open, sets their counts, and schedules a retry if some cannot be
+// opened.
 func (l *Listeners) ensure(want Services) {
 	// Sorted, so that of two Services with one port the same one gets it.
 	for _, name := range slices.SortedFunc(maps.Keys(want), compareNames) {
@@ -194,8 +190,7 @@ func (l *Listeners) Close() error {
 	return nil
 }
 
-// close closes the sockets and marks the instance, so that connections that
-// are kept alive end with their next request.
+// close closes the sockets and marks the instance, so that connections that are kept alive end with their next request.
 func (in *instance) close() {
 	in.closed.Store(true)
 	for _, one := range in.listeners {
@@ -213,8 +208,8 @@ type serviceAnswer struct {
 	ServiceProxyHealthy bool `json:"serviceProxyHealthy"`
 }
 
-// serve answers for the instance that accepted the connection: 200 when it has
-// ready endpoints here and the proxy is healthy and has synced once.
+// serve answers for the instance that accepted the connection: 200 when it has ready endpoints here and the proxy is
+// healthy and has synced once.
 func (l *Listeners) serve(w http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok {

@@ -1,16 +1,13 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics counts what the proxy does and serves it: kube-proxy's own
-// metric names with their types, labels and buckets as far as they mean
-// something here, nftproxy's beside them, and the debug server on 10249.
+// Package metrics counts what the proxy does and serves it: kube-proxy's own metric names with their types, labels and
+// buckets as far as they mean something here, nftproxy's beside them, and the debug server on 10249.
 //
-// In come one method call per event (Metrics, Family) and functions that are
-// called at each scrape (sampled.go); out come HTTP pages. The package reads no
-// kernel and no object of the API.
+// In come one method call per event (Metrics, Family) and functions that are called at each scrape (sampled.go); out
+// come HTTP pages. The package reads no kernel and no object of the API.
 //
-// All methods are safe for concurrent use, and allocate nothing unless their
-// comment says so.
+// All methods are safe for concurrent use, and allocate nothing unless their comment says so.
 package metrics
 
 import (
@@ -71,8 +68,8 @@ type Family struct {
 	affinityFull                      metrics.CounterMetric
 }
 
-// New makes the metrics for the given families, with every series present at 0
-// so that rates can be computed from the first event on.
+// New makes the metrics for the given families, with every series present at 0 so that rates can be computed from the
+// first event on.
 func New(families ...v1.IPFamily) *Metrics {
 	m := &Metrics{registry: metrics.NewKubeRegistry(), families: map[v1.IPFamily]*Family{}, named: map[[2]string]string{}}
 
@@ -175,8 +172,8 @@ func (m *Metrics) counter(prefix, name, help string, labels ...string) *metrics.
 	return v
 }
 
-// Family returns the metrics of one family. For a family that New was not given
-// it returns one that is not served, so that the caller never gets nil.
+// Family returns the metrics of one family. For a family that New was not given it returns one that is not served, so
+// that the caller never gets nil.
 func (m *Metrics) Family(f v1.IPFamily) *Family {
 	if fam, ok := m.families[f]; ok {
 		return fam
@@ -184,8 +181,7 @@ func (m *Metrics) Family(f v1.IPFamily) *Family {
 	return New(f).families[f]
 }
 
-// EndpointChanges adds n EndpointSlice changes received and sets how many wait
-// for the next transaction.
+// EndpointChanges adds n EndpointSlice changes received and sets how many wait for the next transaction.
 func (m *Metrics) EndpointChanges(n, pending int) {
 	m.endpointChanges.Add(float64(n))
 	m.endpointPending.Set(float64(pending))
@@ -204,8 +200,8 @@ func (m *Metrics) LivezServed(status int)   { m.livez.WithLabelValues(strconv.It
 // ConfigValid sets whether the configuration files are valid as they are now.
 func (m *Metrics) ConfigValid(valid bool) { m.configValid.Set(number(valid)) }
 
-// SetAside sets how many objects are set aside now because the kernel or the
-// conversion refused them, by kind ("Service", "manifest").
+// SetAside sets how many objects are set aside now because the kernel or the conversion refused them, by kind
+// ("Service", "manifest").
 func (m *Metrics) SetAside(kind string, now int) {
 	m.setAside.WithLabelValues(kind).Set(float64(now))
 }
@@ -215,12 +211,11 @@ func (m *Metrics) SetAsideEvent(kind string) {
 	m.setAsideTotal.WithLabelValues(kind).Inc()
 }
 
-// maxNamed limits the series that name Services: their number is up to whoever
-// may create Services.
+// maxNamed limits the series that name Services: their number is up to whoever may create Services.
 const maxNamed = 100
 
-// ServiceAside names a Service that is set aside, and why ("refused",
-// "too-large", "no-room"); an empty reason ends that. Beyond 100 none is named.
+// ServiceAside names a Service that is set aside, and why ("refused", "too-large", "no-room"); an empty reason ends
+// that. Beyond 100 none is named.
 func (m *Metrics) ServiceAside(namespace, name, reason string) {
 	namespace, name = printable(namespace), printable(name)
 	m.mu.Lock()
@@ -240,8 +235,7 @@ func (m *Metrics) ServiceAside(namespace, name, reason string) {
 	}
 }
 
-// ConntrackPass is the result of one pass over the conntrack table. A pass
-// covers both families at once.
+// ConntrackPass is the result of one pass over the conntrack table. A pass covers both families at once.
 type ConntrackPass struct {
 	Took    time.Duration
 	Scanned int // entries that the kernel showed
@@ -267,8 +261,8 @@ func (m *Metrics) ConntrackPass(p ConntrackPass) {
 
 // Synced is the result of a successful sync.
 type Synced struct {
-	// Full is set when the sync compared everything with the kernel, as the
-	// first one does and every one after a failure.
+	// Full is set when the sync compared everything with the kernel, as the first one does and every one after a
+	// failure.
 	Full bool
 	// Took is the time from the close of the batch to the kernel's answer.
 	Took time.Duration
@@ -296,46 +290,45 @@ func (f *Family) SyncFailed() { f.syncFailures.Inc() }
 // CleanupFailed counts a failed removal of leftovers.
 func (f *Family) CleanupFailed() { f.cleanupFailures.Inc() }
 
-// NetworkProgrammed observes the time from an endpoint's change, as the
-// EndpointSlice's annotation records it, to its commit.
+// NetworkProgrammed observes the time from an endpoint's change, as the EndpointSlice's annotation records it, to its
+// commit.
 func (f *Family) NetworkProgrammed(d time.Duration) { f.programming.Observe(d.Seconds()) }
 
-// NoLocalEndpoints sets how many Service ports have endpoints but none on this
-// node, for internal and for external traffic under policy Local.
+// NoLocalEndpoints sets how many Service ports have endpoints but none on this node, for internal and for external
+// traffic under policy Local.
 func (f *Family) NoLocalEndpoints(internal, external int) {
 	f.noLocalInternal.Set(float64(internal))
 	f.noLocalExternal.Set(float64(external))
 }
 
-// Transaction records one transaction sent: its time in the kernel, its set
-// elements added and deleted, and the bytes on the wire.
+// Transaction records one transaction sent: its time in the kernel, its set elements added and deleted, and the bytes
+// on the wire.
 func (f *Family) Transaction(took time.Duration, elements, bytes int) {
 	f.transactions.Observe(took.Seconds())
 	f.transactionElements.Observe(float64(elements))
 	f.transactionBytes.Add(float64(bytes))
 }
 
-// Elements sets how many elements a map or set of the table holds. It resolves
-// one label: call it per sync, not per element.
+// Elements sets how many elements a map or set of the table holds. It resolves one label: call it per sync, not per
+// element.
 func (f *Family) Elements(set string, n int) {
 	f.elements.WithLabelValues(f.name, set).Set(float64(n))
 }
 
-// DriftRepaired counts objects that another program changed and that were
-// repaired, by kind ("table", "chain", "element").
+// DriftRepaired counts objects that another program changed and that were repaired, by kind ("table", "chain",
+// "element").
 func (f *Family) DriftRepaired(object string, n int) {
 	f.drift.WithLabelValues(f.name, object).Add(float64(n))
 }
 
-// Affinity sets how many clients are remembered in all affinity maps, and the
-// fill of the fullest map from 0 to 1.
+// Affinity sets how many clients are remembered in all affinity maps, and the fill of the fullest map from 0 to 1.
 func (f *Family) Affinity(clients int, fullest float64) {
 	f.affinityClients.Set(float64(clients))
 	f.affinityFill.Set(fullest)
 }
 
-// AffinityFull counts observations of an affinity map at its size: from then
-// on new clients of that Service port are balanced without being remembered.
+// AffinityFull counts observations of an affinity map at its size: from then on new clients of that Service port are
+// balanced without being remembered.
 func (f *Family) AffinityFull() { f.affinityFull.Inc() }
 
 // unixSeconds is a point in time as a gauge has it; the zero time is 0.
@@ -354,9 +347,8 @@ func number(b bool) float64 {
 	return 0
 }
 
-// printable replaces what is not valid UTF-8 or not printable in a label value:
-// the first makes a whole scrape fail, the second controls terminals. It
-// allocates only where something is replaced.
+// printable replaces what is not valid UTF-8 or not printable in a label value: the first makes a whole scrape fail,
+// the second controls terminals. It allocates only where something is replaced.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -10,9 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// The metrics of this file are read at each scrape, from counters of the kernel
-// and of packages that do not import this one. Each ...From method may be called
-// once, and only where the thing is in use.
+// The metrics of this file are read at each scrape, from counters of the kernel and of packages that do not import this
+// one. Each ...From method may be called once, and only where the thing is in use.
 
 // series is one metric of a sample.
 type series struct {
@@ -77,8 +76,7 @@ func (m *Metrics) SourcesFrom(stats func() []Source) {
 	}, connected, contact)
 }
 
-// Routing is the state of routing by kind of object ("address", "route",
-// "rule", "neighbour", "sysctl").
+// Routing is the state of routing by kind of object ("address", "route", "rule", "neighbour", "sysctl").
 type Routing struct {
 	Entries  map[string]int    // present now
 	Wanted   map[string]int    // that should be present
@@ -109,8 +107,7 @@ func (m *Metrics) RoutingFrom(stats func() Routing) {
 	}, entries, wanted, repairs, problems)
 }
 
-// DropCounter is the number of packets that were refused or dropped for one
-// reason.
+// DropCounter is the number of packets that were refused or dropped for one reason.
 type DropCounter struct {
 	Family  v1.IPFamily
 	Refused bool // answered with a reset or an ICMP error
@@ -142,8 +139,8 @@ type Connected struct {
 	Packets                  uint64
 }
 
-// ConnectionsFrom adds the metric of connections to each address of each
-// Service. stats passes them one by one; no two may have equal labels.
+// ConnectionsFrom adds the metric of connections to each address of each Service. stats passes them one by one; no two
+// may have equal labels.
 func (m *Metrics) ConnectionsFrom(stats func(func(Connected))) {
 	connections := newSeries(prometheus.CounterValue, nftproxy, "service_connections_total", "New connections to an address of a Service, including those that were refused",
 		familyLabel, "namespace", "service", "port", "protocol", "address")
@@ -162,8 +159,7 @@ type Localhost struct {
 	Refused, Forgotten           uint64 // TCP connections and UDP clients above the limits
 }
 
-// LocalhostFrom adds the metrics of NodePorts on loopback addresses. The first
-// two are kube-proxy v1.37's.
+// LocalhostFrom adds the metrics of NodePorts on loopback addresses. The first two are kube-proxy v1.37's.
 func (m *Metrics) LocalhostFrom(stats func() Localhost) {
 	listeners := newSeries(prometheus.GaugeValue, kubeproxy, "nftables_localhost_nodeport_listeners", "Open listeners of NodePorts on loopback addresses", familyLabel)
 	failures := newSeries(prometheus.CounterValue, kubeproxy, "nftables_localhost_nodeport_listener_creation_failures_total", "Listeners of NodePorts on loopback addresses that could not be opened, retries included")

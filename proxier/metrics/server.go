@@ -48,12 +48,12 @@ type Status struct {
 	Now                func() time.Time
 }
 
-// ShowHidden makes metrics visible that component-base has hidden. It is global
-// to the process, because component-base's switch is.
+// ShowHidden makes metrics visible that component-base has hidden. It is global to the process, because
+// component-base's switch is.
 func ShowHidden() { metrics.SetShowHidden() }
 
-// Gatherer returns these metrics together with those that libraries register in
-// component-base's global registry: Go runtime, process, client-go, build.
+// Gatherer returns these metrics together with those that libraries register in component-base's global registry: Go
+// runtime, process, client-go, build.
 func (m *Metrics) Gatherer() prometheus.Gatherer {
 	return prometheus.Gatherers{m.registry, legacyregistry.DefaultGatherer}
 }
@@ -64,8 +64,8 @@ type pages map[string]http.Handler
 // Handle implements the interface that component-base's pages need.
 func (p pages) Handle(path string, h http.Handler) { p[path] = h }
 
-// Handler serves the metrics server's paths. /statusz and /flagz are our own:
-// upstream's are in k8s.io/apiserver, which would add some 60 modules for 30 lines.
+// Handler serves the metrics server's paths. /statusz and /flagz are our own: upstream's are in k8s.io/apiserver, which
+// would add some 60 modules for 30 lines.
 func (m *Metrics) Handler(d Debug) http.Handler {
 	p := pages{
 		"/healthz":   http.HandlerFunc(healthz),
@@ -109,8 +109,8 @@ func (scrapeLog) Println(v ...any) {
 	klog.ErrorS(nil, "Metrics are incomplete", "err", fmt.Sprint(v...))
 }
 
-// healthz answers that the server answers, and counts that for the SLI metrics;
-// the proxy's own health is on the other port.
+// healthz answers that the server answers, and counts that for the SLI metrics; the proxy's own health is on the other
+// port.
 func healthz(w http.ResponseWriter, r *http.Request) {
 	_ = slis.ObserveHealthcheck(r.Context(), "ping", "healthz", slis.Success) // never fails
 	reply(w, http.StatusOK, "ok")
