@@ -22,6 +22,11 @@ type Beyond struct {
 	// HandOff says that packets may be translated to ClusterIPs and are on their way to that balancer then: what was
 	// translated is not refused.
 	HandOff bool
+	// SteeringHop and HandOffHop are the next hops of that balancer. What is steered or handed over and has another route, as
+	// when the device is down, is refused: it would leave the node with a Service address as its destination.
+	SteeringHop, HandOffHop netip.Addr
+	// Virtual is the address that traffic under externalTrafficPolicy Local is translated to. The zero Addr is none.
+	Virtual netip.Addr
 	// Subnet is masqueraded by whatever interface but Device: nobody else can answer to it. The zero Prefix is none.
 	Subnet netip.Prefix
 	Device string
@@ -63,17 +68,49 @@ func (l lang) natOutput(b Beyond) []Rule {
 // filterOutput comes before what refuses packets that were not translated.
 func (l lang) filterOutput(b Beyond) (rules []Rule) {
 	if b.Steering {
+		if b.SteeringHop.IsValid() {
+			rules = append(rules, Rule{NoBalancer, all(in(Steered.String(), l.vip()...), l.nexthopNot(b.SteeringHop),
+				one(&expr.Counter{}, goTo("refuse")))})
+		}
 		rules = append(rules, Rule{"steered", l.steered(verdict(expr.VerdictReturn, ""))})
 	}
-	return append(rules, handedOver(b)...)
+	return append(rules, l.handedOver(b)...)
 }
 
-// handedOver lets packets pass that were translated to a ClusterIP.
-func handedOver(b Beyond) []Rule {
+// handedOver lets packets pass that were translated: to an endpoint, or to a ClusterIP or the virtual address by the next hop
+// of the balancer.
+func (l lang) handedOver(b Beyond) (rules []Rule) {
 	if !b.HandOff {
 		return nil
 	}
-	return []Rule{{"handed over, or on its way to an endpoint", all(dnated(), one(verdict(expr.VerdictReturn, "")))}}
+	if b.HandOffHop.IsValid() {
+		rules = append(rules, Rule{"", all(dnated(), l.nexthopNot(b.HandOffHop), one(jump(noBalancerChain)))})
+	}
+	return append(rules, Rule{"handed over, or on its way to an endpoint", all(dnated(), one(verdict(expr.VerdictReturn, "")))})
+}
+
+// noBalancerChain sees what was translated and does not leave by the next hop of the balancer.
+const noBalancerChain = "no-balancer"
+
+func (l lang) noBalancer(b Beyond) []Rule {
+	endpoint := all(notIn(ClusterIPs.String(), l.daddr()), notIn(ServiceCIDRs.String(), l.daddr()))
+	if b.Virtual.IsValid() {
+		endpoint = all(endpoint, key([]load{l.daddr()}), one(notEqual(appendAddr(nil, b.Virtual))))
+	}
+	return []Rule{
+		{"on its way to an endpoint", all(endpoint, one(verdict(expr.VerdictReturn, "")))},
+		{NoBalancer, one(&expr.Counter{}, goTo("refuse"))},
+	}
+}
+
+// nexthopNot matches packets whose route has another next hop. The route is the one of the packet as it is now, also after it
+// was marked or translated; the output interface of a hook is the one of before.
+func (l lang) nexthopNot(hop netip.Addr) []expr.Any {
+	k := expr.RtNexthop4
+	if l.f == IPv6 {
+		k = expr.RtNexthop6
+	}
+	return []expr.Any{&expr.Rt{Register: reg0, Key: k}, notEqual(appendAddr(nil, hop))}
 }
 
 // sources chooses the source of what leaves for the balancer behind the device, or comes from it. Steered packets get the
@@ -126,8 +163,21 @@ func (s *Snapshot) beyond() Beyond {
 			}
 		}
 	}
+	for _, r := range s.Rules["filter-output"] {
+		if r.Comment == NoBalancer {
+			b.SteeringHop = comparedAddr(r.Exprs)
+		}
+	}
+	for _, r := range s.Rules[noBalancerChain] {
+		if a := comparedAddr(r.Exprs); a.IsValid() {
+			b.Virtual = a
+		}
+	}
 	for _, r := range s.Rules["filter-forward"] {
 		b.HandOff = b.HandOff || returns(r.Exprs)
+		if hop := comparedAddr(r.Exprs); hop.IsValid() {
+			b.HandOffHop = hop
+		}
 	}
 	for _, r := range s.Rules["nat-postrouting"] {
 		b.readSubnet(s.Family, r.Exprs)
@@ -160,6 +210,20 @@ func (b *Beyond) readSubnet(f Family, exprs []expr.Any) {
 	if device != "" && prefix.IsValid() {
 		b.Subnet, b.Device = prefix, device
 	}
+}
+
+// comparedAddr is the address that a rule compares with, not valid if there is none.
+func comparedAddr(exprs []expr.Any) (a netip.Addr) {
+	for i, e := range exprs {
+		_, route := e.(*expr.Rt)
+		p, payload := e.(*expr.Payload)
+		if i+1 < len(exprs) && (route || payload && p.Base == expr.PayloadBaseNetworkHeader) {
+			if c, ok := exprs[i+1].(*expr.Cmp); ok {
+				a, _ = netip.AddrFromSlice(c.Data)
+			}
+		}
+	}
+	return a
 }
 
 func returns(exprs []expr.Any) bool {

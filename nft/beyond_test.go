@@ -21,6 +21,10 @@ func beyondConfigs() []Config {
 		{MasqueradeBit: 14, Pods: pods, Beyond: Beyond{
 			Steering: true, Mark: 0x1745ec, Mask: ^uint32(0), HandOff: true, Subnet: subnet("169.254.168.0/24"), Device: "ovn-k8s-mp0.123",
 		}},
+		{MasqueradeBit: 14, Pods: pods, Beyond: Beyond{
+			Steering: true, Mark: 0x1745ec, Mask: ^uint32(0), HandOff: true, SteeringHop: netip.MustParseAddr("10.244.1.1"),
+			HandOffHop: netip.MustParseAddr("10.244.1.2"), Virtual: netip.MustParseAddr("169.254.169.3"),
+		}},
 	}
 }
 
@@ -28,6 +32,11 @@ func beyondConfigs() []Config {
 func inFamily(c Config, f Family) Config {
 	if p := c.Beyond.Subnet; p.IsValid() && f == IPv6 {
 		c.Beyond.Subnet = netip.PrefixFrom(netip.MustParseAddr("fd69::"), 128-32+p.Bits())
+	}
+	for _, a := range []*netip.Addr{&c.Beyond.SteeringHop, &c.Beyond.HandOffHop, &c.Beyond.Virtual} {
+		if a.Is4() && f == IPv6 {
+			*a = netip.AddrFrom16([16]byte{0xfd, 0x69, 15: a.As4()[3]})
+		}
 	}
 	return c
 }

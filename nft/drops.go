@@ -29,10 +29,12 @@ func DropRules() map[string]map[string]DropReason {
 		"unserved-nodeports": unserved,
 		"unused":             {unusedPort: {true, "unused-port"}, noService: {false, "no-service"}},
 		"source-ranges":      {"": {false, "source-ranges"}},
+		"filter-output":      {NoBalancer: {true, "no-external-balancer"}},
+		noBalancerChain:      {NoBalancer: {true, "no-external-balancer"}},
 	}
 }
 
 // DropReasons lists all reasons, each once.
 func DropReasons() []DropReason {
-	return []DropReason{{true, "no-endpoints"}, {true, "unused-port"}, {false, "no-local-endpoints"}, {false, "no-service"}, {false, "source-ranges"}}
+	return []DropReason{{true, "no-endpoints"}, {true, "unused-port"}, {true, "no-external-balancer"}, {false, "no-local-endpoints"}, {false, "no-service"}, {false, "source-ranges"}}
 }

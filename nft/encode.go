@@ -127,7 +127,10 @@ func DecodeExprs(f Family, list []byte) (out []expr.Any, err error) {
 	for _, elem := range nl.Attrs(list) {
 		name, data := nl.Text(nl.Find(elem, unix.NFTA_EXPR_NAME)), nl.Find(elem, unix.NFTA_EXPR_DATA)
 		e := newExpr(name, data)
-		if e != nil {
+		if rt, ok := e.(*expr.Rt); ok { // the library encodes it, but does not decode it
+			rt.Register = uint32(nl.Net(nl.Find(data, unix.NFTA_RT_DREG)))
+			rt.Key = expr.RtKey(nl.Net(nl.Find(data, unix.NFTA_RT_KEY)))
+		} else if e != nil {
 			if bad := expr.Unmarshal(byte(f), data, e); bad != nil && err == nil {
 				err = fmt.Errorf("expression %s: %w", name, bad)
 			}
@@ -154,6 +157,8 @@ func newExpr(name string, data []byte) expr.Any {
 		return &expr.Ct{}
 	case "fib":
 		return &expr.Fib{}
+	case "rt":
+		return &expr.Rt{}
 	case "numgen":
 		return &expr.Numgen{}
 	case "nat":

@@ -89,6 +89,9 @@ func Skeleton(f Family, c Config) []Chain {
 	if c.Beyond.Steering {
 		chains = append(chains, l.steer(c.Beyond))
 	}
+	if c.Beyond.HandOff && c.Beyond.HandOffHop.IsValid() {
+		chains = append(chains, Chain{Name: noBalancerChain, Rules: l.noBalancer(c.Beyond)})
+	}
 	return append(chains, l.baseChains(c)...)
 }
 
@@ -112,7 +115,7 @@ func (l lang) baseChains(c Config) []Chain {
 		// Packets are refused only here because reject is not legal in prerouting before Linux 5.9, and because
 		// what was translated then has another destination.
 		{"filter-input", &Hook{"filter", unix.NF_INET_LOCAL_IN, filter}, callNew("unserved", "unserved-nodeports")},
-		{"filter-forward", &Hook{"filter", unix.NF_INET_FORWARD, filter}, append(handedOver(c.Beyond), callNew("unserved", "unused")...)},
+		{"filter-forward", &Hook{"filter", unix.NF_INET_FORWARD, filter}, append(l.handedOver(c.Beyond), callNew("unserved", "unused")...)},
 		{"filter-output", &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter},
 			append(l.filterOutput(c.Beyond), callNew("unserved", "unserved-nodeports", "unused")...)},
 		// The source may only be chosen when the route is known.
@@ -216,6 +219,8 @@ const (
 	noLocalEndpoint = "no local endpoint"
 	unusedPort      = "unused port of a ClusterIP"
 	noService       = "address of no Service"
+	// NoBalancer is of what is steered or handed over and would leave the node by another route.
+	NoBalancer = "no route to the external balancer"
 )
 
 // unserved judges what is still addressed to a VIP after DNAT had its chance.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/nftproxy/nftproxy/internal/nl"
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/services"
 	"github.com/nftproxy/nftproxy/routing"
@@ -38,6 +39,12 @@ func (in inputs) beyondRules(f nft.Family) nft.Beyond {
 	out := nft.Beyond{HandOff: what.Cluster || what.Virtual.IsValid()}
 	if what.Steering {
 		out.Steering, out.Mark, out.Mask = true, c.Steering.Mark, c.Steering.Mask
+		hop, _ := c.SteeringGateway(nl.Family(f))
+		out.SteeringHop = hop.Addr
+	}
+	if out.HandOff {
+		hop, _ := c.HandOffGateway(nl.Family(f))
+		out.HandOffHop, out.Virtual = hop.Addr, what.Virtual
 	}
 	if p, device := subnet(c, f), in.masqueradeDevice(f); c.Masquerade.Enabled && p.IsValid() && device != "" {
 		out.Subnet, out.Device = p, device

@@ -20,7 +20,7 @@ func TestBeyondFromConfig(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:244:1::1")
 	hops := []routing.NextHop{{Addr: v4}, {Addr: v6}}
 	subnet := netip.MustParsePrefix("169.254.169.0/29")
-	etp := netip.MustParseAddr("169.254.169.3")
+	etp, dot4 := netip.MustParseAddr("169.254.169.3"), netip.MustParseAddr("169.254.169.4")
 	for _, tt := range []struct {
 		name   string
 		routes routing.Config
@@ -31,16 +31,16 @@ func TestBeyondFromConfig(t *testing.T) {
 		{"nothing", routing.Config{}, services.Beyond{}, nft.Beyond{}, true},
 		{"reach", routing.Config{Reach: routing.Reach{Enabled: true}}, services.Beyond{}, nft.Beyond{}, true},
 		{"steering", routing.Config{Steering: routing.Steering{Enabled: true, Device: "mp0", Gateways: hops}},
-			services.Beyond{Steering: true}, nft.Beyond{Steering: true, Mark: routing.DefaultMark, Mask: ^uint32(0)}, true},
+			services.Beyond{Steering: true}, nft.Beyond{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, true},
 		{"steering of one family", routing.Config{Steering: routing.Steering{Enabled: true, Device: "mp0", Gateways: hops[:1]}},
-			services.Beyond{Steering: true}, nft.Beyond{Steering: true, Mark: routing.DefaultMark, Mask: ^uint32(0)}, false},
+			services.Beyond{Steering: true}, nft.Beyond{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, false},
 		{"hand-off, Cluster", routing.Config{HandOff: routing.HandOff{Enabled: true, Device: "mp0", Cluster: true, Gateways: hops}},
-			services.Beyond{Cluster: true}, nft.Beyond{HandOff: true}, true},
+			services.Beyond{Cluster: true}, nft.Beyond{HandOff: true, HandOffHop: hops[0].Addr}, true},
 		{"hand-off, Local, of one family", routing.Config{Subnets: []netip.Prefix{subnet}, HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
-			services.Beyond{Virtual: etp}, nft.Beyond{HandOff: true}, false},
+			services.Beyond{Virtual: etp}, nft.Beyond{HandOff: true, HandOffHop: dot4, Virtual: etp}, false},
 		{"masquerade at the hand-off device", routing.Config{Subnets: []netip.Prefix{subnet}, Device: "eth0", Masquerade: routing.Masquerade{Enabled: true},
 			HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
-			services.Beyond{Virtual: etp}, nft.Beyond{HandOff: true, Subnet: subnet, Device: "mp0"}, false},
+			services.Beyond{Virtual: etp}, nft.Beyond{HandOff: true, HandOffHop: dot4, Virtual: etp, Subnet: subnet, Device: "mp0"}, false},
 		{"masquerade at the service device, by alias", routing.Config{Subnets: []netip.Prefix{subnet}, Device: "uplink", Masquerade: routing.Masquerade{Enabled: true}},
 			services.Beyond{}, nft.Beyond{Subnet: subnet, Device: "eth0"}, false},
 		{"masquerade at the node's device", routing.Config{Subnets: []netip.Prefix{subnet}, Masquerade: routing.Masquerade{Enabled: true}},
@@ -58,6 +58,12 @@ func TestBeyondFromConfig(t *testing.T) {
 			}})
 			if s.beyond[0] != tt.build || s.byFam[nft.IPv4].config.Beyond != tt.rules {
 				t.Errorf("IPv4: %+v and %+v, want %+v and %+v", s.beyond[0], s.byFam[nft.IPv4].config.Beyond, tt.build, tt.rules)
+			}
+			if tt.rules.SteeringHop.IsValid() {
+				tt.rules.SteeringHop = hops[1].Addr
+			}
+			if tt.rules.HandOffHop.IsValid() {
+				tt.rules.HandOffHop = hops[1].Addr
 			}
 			if !tt.both {
 				tt.build, tt.rules = services.Beyond{}, nft.Beyond{}

@@ -110,7 +110,7 @@ func (q *question) answer() (*explain.Explanation, error) {
 		return nil, err
 	}
 	f := nft.FamilyOf(packet.To.Addr())
-	node := explain.Node{Local: facts.isLocal, Route: facts.route, Client: clientOf(conn, f)}
+	node := explain.Node{Local: facts.isLocal, Route: facts.route, NextHop: facts.nextHop, Client: clientOf(conn, f)}
 	return explain.Explain(tables[f], tables[f.Other()], packet, node), nil
 }
 

@@ -117,6 +117,19 @@ func (f *facts) route(a netip.Addr) (iface string, ok bool) {
 	return link.Name, true
 }
 
+// nextHop returns the next hop of packets to an address with a mark: the address itself if it is on link, not valid without
+// a route.
+func (f *facts) nextHop(to netip.Addr, mark uint32) netip.Addr {
+	routes, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{Mark: mark})
+	if err != nil || len(routes) == 0 {
+		return netip.Addr{}
+	}
+	if hop, ok := netip.AddrFromSlice(routes[0].Gw); ok {
+		return hop.Unmap()
+	}
+	return to
+}
+
 // source is the address that a process on the node sends from to a destination.
 func (f *facts) source(to netip.Addr) netip.Addr {
 	routes, err := netlink.RouteGet(to.AsSlice())

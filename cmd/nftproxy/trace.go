@@ -335,7 +335,7 @@ func (t *traceFacts) facts() trace.Facts {
 			return fmt.Sprintf("interface %d", index)
 		},
 		Node: func(f nft.Family) explain.Node {
-			return explain.Node{Local: t.node.isLocal, Route: t.node.route, Client: clientOf(t.kernel, f)}
+			return explain.Node{Local: t.node.isLocal, Route: t.node.route, NextHop: t.node.nextHop, Client: clientOf(t.kernel, f)}
 		},
 	}
 }

@@ -228,6 +228,8 @@ func (d *Describer) text(s *step) string {
 		return "it comes from " + d.sender() + ": any endpoint, as from inside the cluster"
 	case isSticky(s.chain):
 		return d.sticky(s)
+	case s.comment == nft.NoBalancer:
+		return "the node has no route to the balancer behind the device, which is down or missing: refused, so that the packet does not leave by another device"
 	case s.has(nft.Steered):
 		return d.steered(s)
 	case s.has(nft.HostEndpoints):

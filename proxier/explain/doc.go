@@ -38,6 +38,9 @@ type Node struct {
 	Local func(netip.Addr) bool
 	// Route returns the interface that packets to an address leave by, or ok = false when there is no route.
 	Route func(netip.Addr) (iface string, ok bool)
+	// NextHop returns the next hop of packets to an address with a mark: the address itself if it is on link, not valid
+	// without a route. If it is nil, packets to another balancer are taken to have a route there.
+	NextHop func(to netip.Addr, mark uint32) netip.Addr
 	// Client returns the datum that an affinity map has for a client, empty if none; key and datum in wire form.
 	Client func(set, key string) string
 }

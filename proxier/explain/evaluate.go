@@ -316,6 +316,11 @@ func (r *run) one(e expr.Any, s *state, did *step) {
 		a.verdict = s.ct(e)
 	case *expr.Fib:
 		a.verdict = s.fib(e, r.node)
+	case *expr.Rt:
+		if a.verdict = mismatch; r.node.NextHop != nil {
+			a.verdict = next
+			s.put(e.Register, r.node.NextHop(s.to.Addr(), s.mark).AsSlice())
+		}
 	case *expr.Immediate:
 		s.put(e.Register, e.Data)
 	case *expr.Bitwise:
