@@ -188,8 +188,8 @@ func (s *stage) policies(context.Context) error {
 	return nil
 }
 
-// How often the endpoints are changed under load, and how many connections are made between two changes. On an idle machine
-// both together take some five seconds.
+// How often the endpoints are changed under load, and how many connections at least are made between two changes, which are 50 ms
+// apart on an idle machine and further on a slow one.
 const scaleChanges, connectionsPerChange = 60, 100
 
 // scale changes endpoints under load.
@@ -227,8 +227,9 @@ func (s *stage) scale(ctx context.Context) error {
 		if err := replaceFile(path, text); err != nil {
 			return err
 		}
-		// The next change comes after connections that began after this one, on a slow machine too.
-		for seen := answered.Load() + failed.Load(); answered.Load()+failed.Load() < seen+connectionsPerChange && load.Err() == nil; {
+		seen := answered.Load() + failed.Load()
+		pause(load, 50*time.Millisecond)
+		for answered.Load()+failed.Load() < seen+connectionsPerChange && load.Err() == nil {
 			pause(load, 10*time.Millisecond)
 		}
 	}
