@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
@@ -119,7 +120,7 @@ func cutComment(s string) string {
 	}
 	h := fnv.New64a()
 	h.Write([]byte(s))
-	return fmt.Sprintf("%s~%016x", s[:maxComment-17], h.Sum64())
+	return fmt.Sprintf("%s~%016x", strings.ToValidUTF8(s[:maxComment-17], ""), h.Sum64()) // not within a character
 }
 
 // DecodeExprs decodes the expressions of a rule. One that this version does not know is nil.

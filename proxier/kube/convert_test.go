@@ -5,7 +5,9 @@ package kube
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -439,4 +441,83 @@ func TestFromServiceCIDR(t *testing.T) {
 	want := &ServiceCIDR{Name: Name{"", "kubernetes"}, Prefixes: prefixes("10.96.0.0/12", "fd96::/112")}
 	compare(t, want, got)
 	compare(t, []string{`spec.cidrs[2]: "10.96.0.0": not a CIDR`}, texts(t, want.Ref(), errs))
+}
+
+// A hostile object costs linear time and bounded memory: what is beyond the bounds is left out, with a few errors.
+func TestConversionIsBounded(t *testing.T) {
+	const n = 100000
+	o := apiService(func(o *v1.Service) {
+		for i := range n {
+			addr := fmt.Sprintf("192.%d.%d.%d", i>>16, i>>8&255, i&255)
+			o.Spec.ExternalIPs = append(o.Spec.ExternalIPs, addr)
+			o.Status.LoadBalancer.Ingress = append(o.Status.LoadBalancer.Ingress, v1.LoadBalancerIngress{IP: addr})
+			o.Spec.LoadBalancerSourceRanges = append(o.Spec.LoadBalancerSourceRanges, addr+"/32")
+		}
+	})
+	s, errs := FromService(o)
+	if len(s.ExternalIPs) != maxAddresses || len(s.LoadBalancerIPs) != maxAddresses || len(s.SourceRanges) != maxSourceRanges {
+		t.Errorf("%d, %d and %d addresses", len(s.ExternalIPs), len(s.LoadBalancerIPs), len(s.SourceRanges))
+	}
+	compare(t, []string{
+		`spec.externalIPs: 100000: too many values, the first ones count`,
+		`status.loadBalancer.ingress: 100000: too many values, the first ones count`,
+		`spec.loadBalancerSourceRanges: 100000: too many values, the first ones count`,
+	}, texts(t, s.Ref(), errs))
+	for i := range o.Spec.ExternalIPs {
+		o.Spec.ExternalIPs[i] = strings.Repeat("x", 10*maxValue)
+	}
+	_, errs = FromService(o)
+	if len(errs) != maxProblems+1 || !errors.Is(errs[maxProblems], errMore) || len(errs[1].Error()) > 3*maxValue {
+		t.Errorf("%d errors, %q", len(errs), errs[1])
+	}
+	// Ten times the values take some ten times as long; a hundred times if each were compared with all others.
+	work := func(n int) time.Duration {
+		list, best := make([]netip.Addr, n), time.Hour
+		for i := range list {
+			list[i] = netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		}
+		for range 5 {
+			start := time.Now()
+			distinct(slices.Clone(list))
+			best = min(best, time.Since(start))
+		}
+		return best
+	}
+	if few, many := work(10000), work(100000); many > 50*few {
+		t.Errorf("10,000 values take %s, 100,000 take %s", few, many)
+	}
+}
+
+// Text that the API server does not validate, or that a manifest holds, is printable once it is converted, and still
+// tells what is different apart.
+func TestConvertedTextIsPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "http": "http", "a b": "a b", "ä": "ä", "\x1b[31m": `\x1b[31m`, `\x1b[31m`: `\\x1b[31m`, "a\nb": `a\nb`, "\xff": `\xff`,
+		"\u202e": `\u202e`, "\x7f": `\x7f`, `"`: `\"`, "a\u2028": `a\u2028`,
+	} {
+		if got := Printable(in); got != want {
+			t.Errorf("%q became %q, want %q", in, got, want)
+		}
+	}
+	const bad = "\x1b[2J\xff\n"
+	slice, _ := FromEndpointSlice(apiSlice(func(o *discovery.EndpointSlice) {
+		o.Namespace, o.Name, o.Labels["kubernetes.io/service-name"] = bad, bad, bad
+		o.Ports[0].Name, o.Endpoints[0].NodeName, o.Endpoints[0].Zone = ptr(bad), ptr(bad), ptr(bad)
+		o.Endpoints[0].Hints = &discovery.EndpointHints{ForZones: []discovery.ForZone{{Name: bad}}, ForNodes: []discovery.ForNode{{Name: bad}}}
+	}))
+	service, _ := FromService(apiService(func(o *v1.Service) {
+		o.Namespace, o.Name, o.UID, o.Spec.Ports[0].Name = bad, bad, bad, bad
+		o.Spec.ExternalIPs = []string{bad}
+	}))
+	node, _ := FromNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: bad, UID: bad, Labels: map[string]string{"topology.kubernetes.io/zone": bad}}})
+	_, errs := FromServiceCIDR(&networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: bad}, Spec: networking.ServiceCIDRSpec{CIDRs: []string{bad}}})
+	e := slice.Endpoints[0]
+	text := fmt.Sprint(slice.Ref(), slice.Service, slice.Ports[0].Name, e.Node, e.Hints.Zone(), e.Hints.get(), service.Ref(), service.UID,
+		service.Ports[0].Name, node.Ref(), node.UID, node.Zone, errs)
+	if got := Printable(strings.ReplaceAll(strings.ReplaceAll(text, `\`, ""), `"`, "")); strings.Contains(got, `\`) {
+		t.Errorf("not printable: %q", got)
+	}
+	if !e.Hints.ForZone(node.Zone) || slice.Ports[0].Name != service.Ports[0].Name || slice.Service != service.Name {
+		t.Error("equal text became different")
+	}
 }
