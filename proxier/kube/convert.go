@@ -76,6 +76,20 @@ func (p *problems) add(err error, value any, format string, args ...any) {
 	p.errs = append(p.errs, &FieldError{p.ref, fmt.Sprintf(format, args...), err})
 }
 
+// parseAll parses the values of a field, without repetitions and at most limit of them.
+func parseAll[T comparable](p *problems, list []string, limit int, field string, parse func(string) (T, error)) []T {
+	var out []T
+	for i, text := range first(p, list, limit, field) {
+		v, err := parse(text)
+		if err != nil {
+			p.add(err, text, "%s[%d]", field, i)
+			continue
+		}
+		out = append(out, v)
+	}
+	return distinct(out)
+}
+
 // first returns at most n values of the list of a field.
 func first[T any](p *problems, list []T, n int, field string) []T {
 	if len(list) <= n {
@@ -235,7 +249,7 @@ func FromService(o *v1.Service) (*Service, []error) {
 	}
 	c.clusterIPs(&o.Spec)
 	c.ports(o.Spec.Ports)
-	c.externalIPs(o.Spec.ExternalIPs)
+	c.s.ExternalIPs = parseAll(&c.problems, o.Spec.ExternalIPs, maxAddresses, "spec.externalIPs", c.inFamily(parseRoutable))
 	c.loadBalancer(o)
 	c.policies(&o.Spec)
 	c.affinity(&o.Spec)
@@ -332,32 +346,26 @@ func (c *serviceConv) port(i int, o *v1.ServicePort, seen map[ServicePort]bool) 
 	return p, true
 }
 
-func (c *serviceConv) externalIPs(list []string) {
-	for i, text := range first(&c.problems, list, maxAddresses, "spec.externalIPs") {
-		a, err := parseRoutable(text)
+// inFamily is parse for an address of a family in which the Service has a ClusterIP.
+func (c *serviceConv) inFamily(parse func(string) (netip.Addr, error)) func(string) (netip.Addr, error) {
+	return func(text string) (netip.Addr, error) {
+		a, err := parse(text)
 		if err == nil && !c.s.ClusterIP(a.Is6()).IsValid() {
 			err = errFamily
 		}
-		if err != nil {
-			c.add(err, text, "spec.externalIPs[%d]", i)
-			continue
-		}
-		c.s.ExternalIPs = append(c.s.ExternalIPs, a)
+		return a, err
 	}
-	c.s.ExternalIPs = distinct(c.s.ExternalIPs)
 }
 
 // loadBalancer reads the addresses that a load balancer delivers to nodes as they are. Behind ipMode Proxy, and
 // behind a host name, packets arrive at other addresses.
 func (c *serviceConv) loadBalancer(o *v1.Service) {
+	parse := c.inFamily(parseVIP)
 	for i, in := range first(&c.problems, o.Status.LoadBalancer.Ingress, maxAddresses, "status.loadBalancer.ingress") {
 		if in.IP == "" || in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {
 			continue
 		}
-		a, err := parseVIP(in.IP)
-		if err == nil && !c.s.ClusterIP(a.Is6()).IsValid() {
-			err = errFamily
-		}
+		a, err := parse(in.IP)
 		if err != nil {
 			c.add(err, in.IP, "status.loadBalancer.ingress[%d].ip", i)
 			continue
@@ -365,15 +373,8 @@ func (c *serviceConv) loadBalancer(o *v1.Service) {
 		c.s.LoadBalancerIPs = append(c.s.LoadBalancerIPs, a)
 	}
 	c.s.LoadBalancerIPs = distinct(c.s.LoadBalancerIPs)
-	for i, text := range first(&c.problems, o.Spec.LoadBalancerSourceRanges, maxSourceRanges, "spec.loadBalancerSourceRanges") {
-		p, err := parsePrefix(strings.TrimSpace(text)) // validation lets blanks pass
-		if err != nil {
-			c.add(err, text, "spec.loadBalancerSourceRanges[%d]", i)
-			continue
-		}
-		c.s.SourceRanges = append(c.s.SourceRanges, p)
-	}
-	c.s.SourceRanges = distinct(c.s.SourceRanges)
+	c.s.SourceRanges = parseAll(&c.problems, o.Spec.LoadBalancerSourceRanges, maxSourceRanges, "spec.loadBalancerSourceRanges",
+		func(text string) (netip.Prefix, error) { return parsePrefix(strings.TrimSpace(text)) }) // validation lets blanks pass
 	c.s.NoValidRange = len(o.Spec.LoadBalancerSourceRanges) > 0 && len(c.s.SourceRanges) == 0
 }
 
@@ -570,15 +571,7 @@ func FromNode(o *v1.Node) (*Node, []error) {
 	if len(list) == 0 && o.Spec.PodCIDR != "" {
 		list = []string{o.Spec.PodCIDR}
 	}
-	for i, text := range list {
-		prefix, err := parsePrefix(text)
-		if err != nil {
-			p.add(err, text, "spec.podCIDRs[%d]", i)
-			continue
-		}
-		n.PodCIDRs = append(n.PodCIDRs, prefix)
-	}
-	n.PodCIDRs = distinct(n.PodCIDRs)
+	n.PodCIDRs = parseAll(&p, list, maxAddresses, "spec.podCIDRs", parsePrefix)
 	return &n, p.errs
 }
 
@@ -586,15 +579,6 @@ func FromNode(o *v1.Node) (*Node, []error) {
 // kept nor changed.
 func FromServiceCIDR(o *networking.ServiceCIDR) (*ServiceCIDR, []error) {
 	p := problems{ref: Ref{KindServiceCIDR, Name{"", Printable(o.Name)}}}
-	c := ServiceCIDR{Name: p.ref.Name}
-	for i, text := range o.Spec.CIDRs {
-		prefix, err := parsePrefix(text)
-		if err != nil {
-			p.add(err, text, "spec.cidrs[%d]", i)
-			continue
-		}
-		c.Prefixes = append(c.Prefixes, prefix)
-	}
-	c.Prefixes = distinct(c.Prefixes)
+	c := ServiceCIDR{Name: p.ref.Name, Prefixes: parseAll(&p, o.Spec.CIDRs, maxAddresses, "spec.cidrs", parsePrefix)}
 	return &c, p.errs
 }

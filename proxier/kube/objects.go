@@ -9,30 +9,19 @@ import (
 	"strings"
 	"time"
 	"unique"
+
+	"github.com/nftproxy/nftproxy/internal/nl"
 )
 
-// Proto is an IP protocol number (IANA) of those that a Service can have.
-type Proto uint8
+// Proto is a transport protocol.
+type Proto = nl.Proto
 
 // The protocols of a Service.
 const (
-	TCP  Proto = 6
-	UDP  Proto = 17
-	SCTP Proto = 132
+	TCP  = nl.TCP
+	UDP  = nl.UDP
+	SCTP = nl.SCTP
 )
-
-// String returns the name that the API uses.
-func (p Proto) String() string {
-	switch p {
-	case TCP:
-		return "TCP"
-	case UDP:
-		return "UDP"
-	case SCTP:
-		return "SCTP"
-	}
-	return "unknown protocol"
-}
 
 // Service is what the proxy uses of a Service. It is immutable: sources and sinks share it. There is none for a
 // Service that is not to be proxied (headless, ExternalName, or with the label service-proxy-name).
