@@ -14,6 +14,8 @@ for m in nf_tables nf_conntrack nf_conntrack_netlink nft_chain_nat nft_nat nft_m
 	ip_tables ip6_tables veth dummy bridge br_netfilter tun sctp ip_vs ip_vs_rr bonding sch_netem; do
 	modprobe "$m" 2>/dev/null || true
 done
+# The host's bound on ICMP errors (1,000 per second, bursts of 50) would count against the namespaces of the lab all together.
+sysctl -qw net.ipv4.icmp_msgs_per_sec=1000000 net.ipv4.icmp_msgs_burst=100000 2>/dev/null
 sysctl -qw net.netfilter.nf_conntrack_max=1048576 net.core.wmem_max=33554432 net.core.rmem_max=33554432 2>/dev/null
 : >$out/results
 for bin in "$binaries"/*.test; do
