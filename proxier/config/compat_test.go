@@ -4,16 +4,20 @@
 package config
 
 import (
+	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	clientfeatures "k8s.io/client-go/features"
 	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 )
 
@@ -91,6 +95,29 @@ func TestCompatibilityOfFlags(t *testing.T) {
 	for name, reason := range flagsWithoutEffect {
 		if reason == "" || rows["--"+name] != "n/a" {
 			t.Errorf("--%s has no effect in the code (%q) and is %q on the page", name, reason, rows["--"+name])
+		}
+	}
+}
+
+// TestCompatibilityOfGates: every feature gate that kube-proxy reads has a row.
+func TestCompatibilityOfGates(t *testing.T) {
+	gates, _, err := newGates(nil)
+	client := clientGates{}
+	if err := errors.Join(err, clientfeatures.AddFeaturesToExistingFeatureGates(client)); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for name := range gates.GetAll() {
+		names = append(names, string(name))
+	}
+	for name := range client {
+		names = append(names, string(name))
+	}
+	expectRows(t, "Feature gates", append(names, slices.Collect(maps.Keys(gatesWithoutEffect))...))
+	rows := compatRows(t, "Feature gates")
+	for name := range gatesWithoutEffect {
+		if rows[name] != "n/a" {
+			t.Errorf("%s has no effect and is %q on the page", name, rows[name])
 		}
 	}
 }

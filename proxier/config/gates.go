@@ -78,19 +78,19 @@ func newGates(given map[string]bool) (Gates, []string, error) {
 		case exists:
 			effective[name] = given[name]
 		case ofClient && spec.LockToDefault && given[name] != spec.Default:
-			wrong = append(wrong, fmt.Errorf("featureGates: %s is locked to %t", name, spec.Default))
+			wrong = append(wrong, fmt.Errorf(kubeKind+".featureGates: %s is locked to %t", name, spec.Default))
 		case ofClient:
 			g.client[clientfeatures.Feature(name)] = given[name]
 		case gatesWithoutEffect[name] != "":
 			warnings = append(warnings, fmt.Sprintf("feature gate %s has no effect: %s", name, gatesWithoutEffect[name]))
 		case near != "":
-			wrong = append(wrong, fmt.Errorf("featureGates: unknown gate %s (did you mean %s?)", name, near))
+			wrong = append(wrong, fmt.Errorf(kubeKind+".featureGates: unknown gate %s (did you mean %s?)", name, near))
 		default:
 			warnings = append(warnings, fmt.Sprintf("feature gate %s has no effect: kube-proxy does not read it", name))
 		}
 	}
 	if err := gates.SetFromMapWithLogger(klog.Logger{}, effective); err != nil {
-		wrong = append(wrong, fmt.Errorf("featureGates: %w", err))
+		wrong = append(wrong, fmt.Errorf(kubeKind+".featureGates: %w", err))
 	}
 	return g, warnings, errors.Join(wrong...)
 }
