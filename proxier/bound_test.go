@@ -55,12 +55,20 @@ func TestTooLargeService(t *testing.T) {
 	r.set(service(2, 12)...) // larger still: that is not told again
 	r.set(service(2, 10)...)
 	r.eventually("both", func() bool { return r.served(1) && r.served(2) })
-	r.set(service(1, 11)...) // what was served goes, rather than to grow stale
-	r.eventually("the other one only", func() bool { return !r.served(1) && r.served(2) })
+	r.set(service(1, 11)...) // what is served stays, its growth is refused
+	event = <-r.events
+	if !strings.Contains(event, "default/svc-1 ServiceTooLarge") {
+		t.Error(event)
+	}
+	before := r.count(nft.Endpoints)
+	gone := service(1, 12)
+	gone[1].(*kube.EndpointSlice).Endpoints = gone[1].(*kube.EndpointSlice).Endpoints[1:] // an endpoint that it has goes
+	r.set(gone...)
+	r.eventually("no endpoint that is gone", func() bool { return r.count(nft.Endpoints) == before-1 })
 	r.set(service(3, 1)...)
-	r.eventually("others go on", func() bool { return r.served(3) })
-	if event = <-r.events; !strings.Contains(event, "default/svc-1 ServiceTooLarge") || len(r.events) > 0 {
-		t.Error(event, len(r.events))
+	r.eventually("others go on", func() bool { return r.served(3) && r.served(1) && r.served(2) })
+	if len(r.events) > 0 {
+		t.Error(<-r.events)
 	}
 }
 
@@ -93,10 +101,11 @@ func TestTooManyFrontends(t *testing.T) {
 	}
 }
 
-// When there is no room for all, the oldest are served, in whatever order they come, and after a restart as before it.
+// When there is no room for all, those that are served keep what they have, and room goes to the oldest that waits. One
+// namespace leaves room for others.
 func TestNoRoomForAll(t *testing.T) {
 	one := sizeOf(service(1, 2))
-	r := bounded(t, 0, 3*one)
+	r := bounded(t, 0, 6*one) // three in one namespace
 	for _, i := range []int{5, 4, 3, 2} {
 		r.set(service(i, 2)...)
 	}
@@ -115,18 +124,40 @@ func TestNoRoomForAll(t *testing.T) {
 	}
 	r.eventually("the three oldest", is("234"))
 	r.set(service(1, 2)...)
-	r.eventually("an older one takes the place of the youngest", is("123"))
+	other := service(6, 2)
+	for _, o := range other {
+		switch o := o.(type) {
+		case *kube.Service:
+			o.Name.Namespace = "other"
+		case *kube.EndpointSlice:
+			o.Name.Namespace, o.Service.Namespace = "other", "other"
+		}
+	}
+	r.set(other...)
+	r.eventually("a Service of another namespace", func() bool { return r.count(nft.Services) == 4 })
+	if !is("234")() {
+		t.Error("a Service that was served lost its place")
+	}
 	r.Sink().Delete(kube.Ref{Kind: kube.KindService, Name: kube.Name{Namespace: "default", Name: "svc-2"}})
 	r.eventually("the oldest that waits", is("134"))
-	r.set(service(1, 8)...) // more than twice what it had
-	r.eventually("the old one grows", func() bool { return r.served(1) && !r.served(4) })
-	r.set(service(1, 2)...)
-	r.eventually("and shrinks", is("134"))
-	if r.size != 3*one {
-		t.Errorf("%d elements are counted, want %d", r.size, 3*one)
+	endpoints := r.count(nft.Endpoints)
+	r.set(service(1, 8)...)
+	grown := service(6, 3)[1:]
+	for _, o := range grown {
+		o.(*kube.EndpointSlice).Name.Namespace, o.(*kube.EndpointSlice).Service.Namespace = "other", "other"
+	}
+	r.set(grown...)
+	r.eventually("the other namespace may grow", func() bool { return r.count(nft.Endpoints) == endpoints+1 })
+	if !is("134")() {
+		t.Error("growth was not refused")
 	}
 	r.stop()
-	if n := len(r.aside); n != 1 {
-		t.Errorf("%d are set aside", n)
+	if n := len(r.planner.aside); n != 2 {
+		t.Errorf("%d are set aside, want the one that has no room and the one that has grown", n)
+	}
+	for namespace, n := range r.planner.usage.byNamespace {
+		if namespace == "default" && n > 3*one {
+			t.Errorf("%d elements in one namespace, want at most %d", n, 3*one)
+		}
 	}
 }

@@ -44,11 +44,11 @@ func at(t testing.TB, n int) (change func(), kernel *scale) {
 	t.Cleanup(func() { listeners.Close() })
 	p := New(Options{
 		Config: &config.Config{NodeName: "node-1", NodeIP: netip.MustParseAddr("172.18.0.2"), MasqueradeBit: 14,
-			SyncPeriod: time.Second, NodePorts: config.NodePortAddresses{Primary: true}, Own: config.Own{AffinityMapSize: 1000}},
+			SyncPeriod: time.Second, NodePorts: config.NodePortAddresses{Primary: true}, ExternalIPs: config.ExternalIPs{All: true}, Own: config.Own{AffinityMapSize: 1000}},
 		Metrics: metrics.New(v1.IPv4Protocol, v1.IPv6Protocol), Health: proxy, Listeners: listeners,
 	})
 	kernel = &scale{}
-	p.kernel = kernel
+	p.tables.conns = []dataplane{kernel}
 	for i := range n {
 		for _, o := range service(i, 3) {
 			p.Sink().Set(o)
@@ -57,8 +57,8 @@ func at(t testing.TB, n int) (change func(), kernel *scale) {
 	for _, k := range kube.Kinds() {
 		p.Sink().Synced(k)
 	}
-	if p.round(t.Context()); !p.known || len(p.entries) != n {
-		t.Fatalf("serves %d Services, want %d", len(p.entries), n)
+	if p.round(t.Context()); !p.tables.known || len(p.planner.committed) != n {
+		t.Fatalf("serves %d Services, want %d", len(p.planner.committed), n)
 	}
 	*kernel = scale{}
 	slices := [2]*kube.EndpointSlice{service(n/2, 3)[1].(*kube.EndpointSlice), service(n/2, 4)[1].(*kube.EndpointSlice)}

@@ -12,112 +12,109 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
-// Flows is told what is offered: a Syncer of ctsync/kernel. None of its methods may block for long.
+// Flows keeps conntrack in step with what is offered: a Syncer of ctsync/kernel. None of its methods may block for long.
 type Flows interface {
-	// Announce comes before a commit, Update after it.
+	// Announce is called before a commit, Update after it.
 	Announce([]ctsync.Change)
 	Update([]ctsync.Change)
 	// SetNodePortAddrs takes the addresses that take NodePorts.
 	SetNodePortAddrs([]netip.Addr)
 	SetServiceCIDRs([]netip.Prefix)
-	// Resync comes once, when everything is known and committed.
+	// Resync asks for a look at all flows: once everything is committed, and after each repair of the tables.
 	Resync()
 }
 
-// announce tells what a commit is about to offer.
-func (p *Proxier) announce(updates []*update) {
-	if p.opt.Flows != nil {
+// flowsListener passes on what is committed. It remembers what it passed on last.
+type flowsListener struct {
+	flows  Flows // nil passes nothing on
+	addrs  []netip.Addr
+	cidrs  []netip.Prefix
+	synced bool
+}
+
+// announce passes on what a commit is about to offer.
+func (l *flowsListener) announce(updates []*update) {
+	if l.flows != nil {
 		_, offered := flowChanges(updates)
-		p.opt.Flows.Announce(offered)
+		l.flows.Announce(offered)
 	}
 }
 
-// tellFlows tells what a commit offers, and what it does not offer any more: the latter first, because another
-// Service may have taken it over.
-func (p *Proxier) tellFlows(updates []*update) {
-	if p.opt.Flows == nil {
+// committed passes on what a commit offers, and what it does not offer any more: the latter first, because another Service
+// may have taken it over. before is, the first time, what the tables led to when the process came: nobody else knows of
+// frontends that are no more. repaired tells that flows may have begun while the tables were not as they should be.
+func (l *flowsListener) committed(updates []*update, node *nodeState, before []ctsync.Change, repaired bool) {
+	if l.flows == nil {
 		return
 	}
-	if addrs := p.around.nodePortAddrs(); !slices.Equal(p.flowsAt.nodePortAddrs(), addrs) {
-		p.opt.Flows.SetNodePortAddrs(addrs)
+	addrs := node.nodePortAddrs()
+	if !slices.Equal(l.addrs, addrs) {
+		l.flows.SetNodePortAddrs(addrs)
 	}
-	if !slices.Equal(p.flowsAt.cidrs, p.around.cidrs) {
-		p.opt.Flows.SetServiceCIDRs(p.around.cidrs)
+	if !slices.Equal(l.cidrs, node.cidrs) {
+		l.flows.SetServiceCIDRs(node.cidrs)
 	}
-	p.flowsAt = p.around
+	l.addrs, l.cidrs = addrs, node.cidrs
 	gone, offered := flowChanges(updates)
-	gone = append(p.flowsBefore(offered), gone...)
+	if !l.synced {
+		gone = append(withRemoved(before, offered), gone...)
+	}
 	if changes := append(gone, offered...); len(changes) > 0 {
-		p.opt.Flows.Update(changes)
+		l.flows.Update(changes)
 	}
-	if !p.synced {
-		p.opt.Flows.Resync()
+	if !l.synced || repaired {
+		l.flows.Resync()
 	}
-}
-
-// nodePortAddrs are the addresses that take NodePorts, IPv4 first. Where all do, loopback and link-local ones are left
-// out: the rules do not serve NodePorts on the former, and each new interface of a pod has one of the latter.
-func (s *surroundings) nodePortAddrs() (out []netip.Addr) {
-	for _, f := range nft.Families() {
-		fam := s.byFam[f]
-		out = append(out, fam.nodePorts...)
-		for _, a := range s.local {
-			if fam.config.NodePortAll && nft.FamilyOf(a) == f && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
-				out = append(out, a)
-			}
-		}
-	}
-	return out
+	l.synced = true
 }
 
 // flowChanges returns the frontends that the updates take away and those that they add or change.
 func flowChanges(updates []*update) (gone, offered []ctsync.Change) {
 	taken := map[ctsync.Frontend]bool{}
+	type offer struct {
+		port    *services.Port
+		steered bool
+	}
+	had := map[ctsync.Frontend]offer{} // of one Service
 	for _, u := range updates {
+		clear(had)
+		for i := range u.prevPorts() {
+			for _, c := range flowChangesOf(&u.prev.ports[i]) {
+				had[c.Frontend] = offer{&u.prev.ports[i], c.Untranslated}
+			}
+		}
 		for i := range u.nextPorts() {
 			port := &u.next.ports[i]
 			prev := u.prev.port(port)
-			was := flowChangesOf(prev)
-			same := prev != nil && slices.Equal(prev.Serving, port.Serving) && slices.Equal(prev.Beyond, port.Beyond)
+			same := prev != nil && slices.Equal(prev.Serving, port.Serving) && slices.Equal(prev.External, port.External)
 			for _, c := range flowChangesOf(port) {
 				taken[c.Frontend] = true
-				if !same || !slices.ContainsFunc(was, func(o ctsync.Change) bool {
-					return o.Frontend == c.Frontend && o.Untranslated == c.Untranslated
-				}) {
+				if !same || had[c.Frontend] != (offer{prev, c.Untranslated}) {
 					offered = append(offered, c)
 				}
+				delete(had, c.Frontend)
 			}
 		}
-	}
-	for _, u := range updates {
-		for i := range u.prevPorts() {
-			for _, c := range flowChangesOf(&u.prev.ports[i]) {
-				if !taken[c.Frontend] {
-					gone = append(gone, ctsync.Change{Frontend: c.Frontend, Removed: true})
-				}
-			}
+		for f := range had {
+			gone = append(gone, ctsync.Change{Frontend: f, Removed: true})
 		}
 	}
+	gone = slices.DeleteFunc(gone, func(c ctsync.Change) bool { return taken[c.Frontend] })
 	return gone, offered
 }
 
-// flowsBefore returns, the first time, what the tables led to when we came: a frontend that is no more has flows that
-// nobody else will miss.
-func (p *Proxier) flowsBefore(offered []ctsync.Change) []ctsync.Change {
-	var out []ctsync.Change
-	still := map[ctsync.Frontend]bool{}
+// withRemoved returns changes, each followed by its removal where nothing offers the frontend any more.
+func withRemoved(before, offered []ctsync.Change) (out []ctsync.Change) {
+	still := make(map[ctsync.Frontend]bool, len(offered))
 	for _, c := range offered {
 		still[c.Frontend] = true
 	}
-	for _, f := range p.families {
-		for _, c := range p.formerly[f] {
-			out = append(out, c)
-			if !still[c.Frontend] {
-				out = append(out, ctsync.Change{Frontend: c.Frontend, Removed: true})
-			}
+	for _, c := range before {
+		out = append(out, c)
+		if !still[c.Frontend] {
+			out = append(out, ctsync.Change{Frontend: c.Frontend, Removed: true})
 		}
 	}
-	clear(p.formerly)
 	return out
 }
 
@@ -151,8 +148,8 @@ func flowChangesOf(port *services.Port) []ctsync.Change {
 		return nil
 	}
 	good := port.Serving
-	if len(port.Beyond) > 0 {
-		good = slices.Concat(good, port.Beyond)
+	if len(port.External) > 0 {
+		good = slices.Concat(good, port.External)
 	}
 	out := make([]ctsync.Change, 0, len(port.Frontends))
 	for i := range port.Frontends {

@@ -84,8 +84,8 @@ func TestLossesAreForgotten(t *testing.T) {
 	r.set(service(2, 1)...)
 	r.eventually("later Service", func() bool { return r.count(nft.Services) == 2 })
 	r.stop()
-	if len(r.losses) != 0 {
-		t.Errorf("%d Services that are gone are still known", len(r.losses))
+	if len(r.report.lost) != 0 {
+		t.Errorf("%d Services that are gone are still known", len(r.report.lost))
 	}
 }
 
@@ -152,7 +152,7 @@ func TestFailuresAreNotRetriedWithEveryChange(t *testing.T) {
 
 // Endpoints go on changing while nothing can be committed.
 func TestTriggersAreBounded(t *testing.T) {
-	tr := newTracker(func() {})
+	tr := newTracker(func() {}, func(kube.Kind, int, int) {})
 	slice := service(1, 1)[1].(*kube.EndpointSlice)
 	slice.Changed = time.Now()
 	for range 3 * maxTriggers {

@@ -21,33 +21,34 @@ type Localhost interface {
 // nodeAddrs is one address per family, IPv4 first, at which this node takes NodePorts; invalid where it takes none.
 type nodeAddrs [2]netip.Addr
 
-func (a nodeAddrs) of(f nft.Family) netip.Addr {
-	if f == nft.IPv6 {
-		return a[1]
-	}
-	return a[0]
+func (a nodeAddrs) of(f nft.Family) netip.Addr { return a[familyIndex(f)] }
+
+// localhostListener passes NodePorts on to Localhost. It remembers the addresses of the node that it passed on last.
+type localhostListener struct {
+	localhost Localhost // nil passes nothing on
+	addrs     nodeAddrs
 }
 
-// tellLocalhost tells which NodePorts are to be served on loopback addresses, and where they lead. It costs as much as
-// changed: only another address of the node concerns all Services.
-func (p *Proxier) tellLocalhost(updates []*update) {
-	if p.opt.Localhost == nil {
+// committed passes on which NodePorts are to be served on loopback addresses, and where they lead. It costs as much as
+// changed: only another address of the node concerns all Services, which all are.
+func (l *localhostListener) committed(updates []*update, node *nodeState, local []netip.Addr, all map[kube.Name]*entry) {
+	if l.localhost == nil {
 		return
 	}
-	now, was := p.around.nodePortAddr(), p.localhostAt
-	p.localhostAt = now
+	now, was := node.dialAddrs(local), l.addrs
+	l.addrs = now
 	var diff loopbackDiff
 	for _, u := range updates {
 		diff.add(loopbackPorts(u.name, u.prevPorts(), was), loopbackPorts(u.name, u.nextPorts(), now))
 	}
 	if now != was {
-		for name, e := range p.entries {
+		for name, e := range all {
 			diff.add(loopbackPorts(name, e.ports, was), loopbackPorts(name, e.ports, now))
 		}
 	}
 	// What is gone comes first, because another Service may have it now.
 	if changes := append(diff.gone, diff.wanted...); len(changes) > 0 {
-		p.opt.Localhost.Update(changes)
+		l.localhost.Update(changes)
 	}
 }
 
@@ -55,15 +56,18 @@ func (p *Proxier) tellLocalhost(updates []*update) {
 type loopbackDiff struct{ gone, wanted []localhost.Change }
 
 func (d *loopbackDiff) add(before, after []localhost.Change) {
+	had := make(map[localhost.Port]localhost.Target, len(before))
 	for _, c := range before {
-		if !slices.ContainsFunc(after, func(a localhost.Change) bool { return a.Port == c.Port }) {
-			d.gone = append(d.gone, localhost.Change{Port: c.Port})
-		}
+		had[c.Port] = c.Target
 	}
 	for _, c := range after {
-		if !slices.Contains(before, c) {
+		if target, was := had[c.Port]; !was || target != c.Target {
 			d.wanted = append(d.wanted, c)
 		}
+		delete(had, c.Port)
+	}
+	for port := range had {
+		d.gone = append(d.gone, localhost.Change{Port: port})
 	}
 }
 
@@ -103,16 +107,16 @@ func loopbackTarget(port *services.Port, node netip.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(cluster.Addr, cluster.Port)
 }
 
-// nodePortAddr chooses the addresses that NodePorts are dialed at. Not every address in a Node's status is one of an
-// interface.
-func (s *surroundings) nodePortAddr() (out nodeAddrs) {
+// dialAddrs chooses the addresses at which NodePorts are dialed. Not every address in a Node's status is one of an
+// interface. local are the addresses of the interfaces.
+func (s *nodeState) dialAddrs(local []netip.Addr) (out nodeAddrs) {
 	for i, f := range nft.Families() {
-		addrs := s.byFam[f].nodePorts
-		if s.byFam[f].config.NodePortAll {
-			addrs = append(slices.Clone(s.node.Addrs), s.local...)
+		addrs := s.families[i].nodePorts
+		if s.families[i].config.NodePortAll {
+			addrs = slices.Concat(s.facts.Addrs, addrs)
 		}
 		for _, a := range addrs {
-			if nft.FamilyOf(a) == f && slices.Contains(s.local, a) && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+			if nft.FamilyOf(a) == f && slices.Contains(local, a) && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
 				out[i] = a
 				break
 			}

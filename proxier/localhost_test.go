@@ -84,15 +84,17 @@ func TestLoopbackTarget(t *testing.T) {
 	}
 }
 
-// What is told adds up to what is committed, through all that can happen to a NodePort.
-func TestTellLocalhost(t *testing.T) {
-	told := loopbackState{}
-	p := &Proxier{opt: Options{Localhost: told}, entries: map[kube.Name]*entry{}}
+// What is passed on adds up to what is committed, through all that can happen to a NodePort.
+func TestLocalhostListener(t *testing.T) {
+	state := loopbackState{}
+	l, committed := localhostListener{localhost: state}, map[kube.Name]*entry{}
 	a, b := kube.Name{Namespace: "d", Name: "a"}, kube.Name{Namespace: "d", Name: "b"}
 	local := func(p *services.Port) { p.Frontends[0].Local = true }
+	var addrs []netip.Addr
+	var node nodeState
 	at := func(addr string) {
-		ip := netip.MustParseAddr(addr)
-		p.around = surroundings{local: []netip.Addr{ip}, byFam: map[nft.Family]familySurroundings{nft.IPv4: {nodePorts: []netip.Addr{ip}}}}
+		addrs = []netip.Addr{netip.MustParseAddr(addr)}
+		node.families[0].nodePorts = addrs
 	}
 	at("172.18.0.11")
 	for _, step := range []struct {
@@ -117,14 +119,15 @@ func TestTellLocalhost(t *testing.T) {
 	} {
 		var updates []*update
 		for name, next := range step.do() {
-			updates = append(updates, &update{name: name, prev: p.entries[name], next: next})
-			if p.entries[name] = next; next == nil {
-				delete(p.entries, name)
+			updates = append(updates, &update{name: name, prev: committed[name], next: next})
+			committed[name] = next
+			if next == nil {
+				delete(committed, name)
 			}
 		}
-		p.tellLocalhost(updates)
-		if told.String() != step.want {
-			t.Errorf("%s: %q, want %q", step.name, told, step.want)
+		l.committed(updates, &node, addrs, committed)
+		if state.String() != step.want {
+			t.Errorf("%s: %q, want %q", step.name, state, step.want)
 		}
 	}
 }

@@ -41,8 +41,9 @@ type rig struct {
 	health *health.Proxy
 	events chan string
 	flows  *told
-	logger klog.Logger  // of what start runs
-	ahead  atomic.Int64 // how far the clock of health is
+	logger klog.Logger    // of what start runs
+	change func(*Options) // of what start makes
+	ahead  atomic.Int64   // how far the clock of health is
 	stop   func()
 }
 
@@ -134,30 +135,34 @@ func (r *rig) start() {
 	r.kernel = &faulty{kernels[0], &faults{}}
 	r.health = health.New(time.Minute, func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }, v1.IPv4Protocol, v1.IPv6Protocol)
 	listeners := health.NewListeners(r.health, func(types.NamespacedName, error) {})
-	r.Proxier = New(Options{
+	opt := Options{
 		Config: &config.Config{
 			NodeName: "node-1", NodeIP: netip.MustParseAddr("172.18.0.2"), MasqueradeBit: 14, SyncPeriod: time.Second,
-			NodePorts: config.NodePortAddresses{Primary: true},
-			Own:       config.Own{AffinityMapSize: 1000, StrictSourceRanges: true},
+			NodePorts: config.NodePortAddresses{Primary: true}, ExternalIPs: config.ExternalIPs{All: true},
+			Own: config.Own{AffinityMapSize: 1000, StrictSourceRanges: true},
 		},
 		NetNS: int(r.ns), Metrics: metrics.New(v1.IPv4Protocol, v1.IPv6Protocol), Health: r.health, Listeners: listeners, Recorder: r,
-	})
-	if r.flows != nil {
-		r.opt.Flows = r.flows
 	}
-	r.watch, err = kernel.OpenWatch(int(r.ns))
+	if r.flows != nil {
+		opt.Flows = r.flows
+	}
+	if r.change != nil {
+		r.change(&opt)
+	}
+	r.Proxier = New(opt)
+	watch, err := kernel.OpenWatch(int(r.ns))
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(klog.NewContext(r.t.Context(), r.logger))
-	done := make(chan error, 1)
-	go func() { done <- r.runOn(ctx, r.kernel, &faulty{kernels[1], r.kernel.faults}) }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.runOn(ctx, watch, r.kernel, &faulty{kernels[1], r.kernel.faults})
+	}()
 	r.stop = func() {
 		cancel()
-		if err := <-done; err != nil {
-			r.t.Error(err)
-		}
-		r.watch.Close()
+		<-done
 		for _, k := range kernels {
 			k.Close()
 		}

@@ -5,13 +5,14 @@ package proxier
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/netip"
+	"runtime/debug"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
+	"golang.org/x/time/rate"
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/ctsync"
@@ -21,7 +22,6 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/health"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
-	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // Options are what a Proxier works with.
@@ -31,17 +31,20 @@ type Options struct {
 	NetNS int
 	// Families are those to keep a table for; none means both. Metrics and Health must be made for the same.
 	Families []nft.Family
-	// Metrics, Health and Listeners are told what happens. None may be nil.
+	// Metrics, Health and Listeners report what happens. None may be nil.
 	Metrics   *metrics.Metrics
 	Health    *health.Proxy
 	Listeners *health.Listeners
 	// Recorder writes Events about objects; nil writes none.
 	Recorder Recorder
-	// Flows is told, after each commit, what is offered now; nil tells nobody.
+	// Flows gets, after each commit, what is offered now; nil is none.
 	Flows Flows
-	// Localhost is told, after each commit, which NodePorts to serve on loopback addresses; nil is none.
+	// Localhost gets, after each commit, the NodePorts to serve on loopback addresses; nil is none.
 	Localhost Localhost
-	// FirstSync is called once, after the first time that the tables were as they should be.
+	// APIServer returns the remote addresses of the proxy's own connections to the API server: no Service gets them. nil is
+	// none. It is called in each pass and must not block.
+	APIServer func() []netip.AddrPort
+	// FirstSync is called once, after the first pass that made the tables what they are to be.
 	FirstSync func()
 }
 
@@ -51,186 +54,125 @@ type Recorder interface {
 	Event(object kube.Ref, uid string, reason, message string)
 }
 
-// dataplane is the kernel's side: kernel.Conn, or one that fails on purpose in a test.
-type dataplane interface {
-	Read(nft.Family) (*nft.Content, error)
-	CommitAll([]*nft.Batch, func(kernel.Committed)) error
-	PortID() uint32
-}
-
-// Proxier keeps the kernel's tables true to what the sources say. Make one with New and call Run once.
+// Proxier keeps the tables of the kernel equal to what the sources ask for. Make one with New and call Run once.
 type Proxier struct {
-	opt      Options
-	families []nft.Family
-	tracker  *tracker
-	kicked   chan struct{}
-
-	// What other goroutines tell the loop.
-	tallies  tallies
-	counting sync.Mutex // held while counters of connections are read
-	mu       sync.Mutex
-	drift    bool
-	local    []netip.Addr
-	links    links
-
-	ignoring sync.Mutex
-	ignored  [2]uint32 // the ports that the watch does not report; guarded by ignoring
+	*counters // of packets and connections
+	opt       Options
+	families  []nft.Family
+	tracker   *tracker
+	kicked    chan struct{}
+	links     *interfaceWatch
+	drift     atomic.Bool // another program has changed our tables
 
 	// What follows belongs to the goroutine of Run.
-	kernel dataplane
-	// second is another connection, so that both families can be compared with the kernel at once; nil is none.
-	second  dataplane
-	watch   *kernel.Watch
-	around  surroundings
-	index   *services.Index
-	entries map[kube.Name]*entry // committed
-	size    int                  // of all entries
-	aside   map[kube.Name]*aside
-	losses  map[kube.Name]string // told about each Service's frontends that others have
-	tables  map[nft.Family]*table
-	known   bool         // entries and tables are what the kernel has
-	synced  bool         // at least once
-	flowsAt surroundings // what Flows were told of
-	// formerly is what the tables led to when we came, until Flows were told.
-	formerly map[nft.Family][]ctsync.Change
-	// localhostAt are the node's addresses that Localhost was told of.
-	localhostAt nodeAddrs
-	healths     health.Services
-	noLocal     map[nft.Family]*noLocal
-	// healthsAt are the addresses that the health check servers listen on.
-	healthsAt []netip.Addr
-	retry     backoff
-	// retryAt is before when nothing is tried that failed, whatever happens meanwhile.
-	retryAt time.Time
-	repair  time.Time // when drift was last looked for
-	// compared is when the tables were last read.
-	compared time.Time
-	// released is when memory was last given back.
-	released time.Time
+	planner   *planner
+	tables    *tables
+	report    *reporter
+	flows     flowsListener
+	localhost localhostListener
+	ports     portsListener
+	timing    timing
 }
 
-// table is what is known of one family's table.
-type table struct {
-	*nft.Table
-	shared nft.Counter
-	counts counts
-	node   []nft.Element
-	config nft.Config
-}
-
-// entry is what one Service asks of the dataplane in both families.
-type entry struct {
-	ports []services.Port
-	size  int                        // in elements
-	byKey map[portKey]*services.Port // made at need
+// timing is when the loop does what.
+type timing struct {
+	retry    backoff
+	retryAt  time.Time     // before that nothing is tried that failed, whatever happens meanwhile
+	repairs  *rate.Limiter // of comparisons
+	repaired time.Time     // when the last of them began
+	verifyAt time.Time     // when the tables are to be compared at the latest
+	released time.Time     // when memory was last given back
+	warned   rate.Sometimes
+	synced   bool // at least once
 }
 
 // New returns a Proxier. Its Sink may be given to a source at once.
 func New(opt Options) *Proxier {
+	families := opt.Families
+	if len(families) == 0 {
+		families = nft.Families()
+	}
 	p := &Proxier{
-		opt:      opt,
-		kicked:   make(chan struct{}, 1),
-		index:    services.NewIndex(),
-		entries:  map[kube.Name]*entry{},
-		aside:    map[kube.Name]*aside{},
-		losses:   map[kube.Name]string{},
-		tables:   map[nft.Family]*table{},
-		healths:  health.Services{},
-		formerly: map[nft.Family][]ctsync.Change{},
-		tallies:  tallies{last: map[judgeKey]nft.DropCounter{}, sum: map[judgeKey]uint64{}},
-		noLocal:  map[nft.Family]*noLocal{nft.IPv4: {}, nft.IPv6: {}},
+		counters:  newCounters(opt.NetNS, families, opt.Metrics),
+		opt:       opt,
+		families:  families,
+		kicked:    make(chan struct{}, 1),
+		tables:    newTables(families, opt.Metrics),
+		report:    newReporter(opt.Metrics, opt.Recorder, families),
+		flows:     flowsListener{flows: opt.Flows},
+		localhost: localhostListener{localhost: opt.Localhost},
+		ports:     portsListener{listeners: opt.Listeners, wanted: health.Services{}},
+		timing:    timing{repairs: rate.NewLimiter(repairs, repairBurst), warned: rate.Sometimes{First: 1, Interval: time.Minute}},
 	}
-	if p.families = opt.Families; len(p.families) == 0 {
-		p.families = nft.Families()
-	}
+	p.links = newInterfaceWatch(opt.NetNS, opt.Config.Own.Routing.Masquerade.Enabled, func() { kick(p.kicked) })
 	p.tracker = newTracker(func() {
-		for _, f := range p.families {
+		for _, f := range families {
 			opt.Health.Queued(ipFamily(f))
 		}
-		p.kick()
-	})
+		kick(p.kicked)
+	}, p.report.changes)
+	p.planner = newPlanner(&opt.Config.Own, p.tracker, p.report)
 	return p
 }
 
-// Sink takes what the sources learn.
+// Sink takes the objects of the sources.
 func (p *Proxier) Sink() kube.Sink { return p.tracker }
 
-// kick makes the loop look again; it never blocks.
-func (p *Proxier) kick() {
-	select {
-	case p.kicked <- struct{}{}:
-	default:
-	}
-}
-
-// Run works until ctx ends, and returns nil then; the tables stay as they are. It returns an error when the
-// kernel cannot be reached at all. It needs CAP_NET_ADMIN.
+// Run works until ctx ends, and returns nil then; the tables stay as they are. It returns an error when the kernel cannot
+// be reached at the start. It needs CAP_NET_ADMIN.
 func (p *Proxier) Run(ctx context.Context) error {
-	first, err := kernel.Open(p.opt.NetNS)
-	if err != nil {
-		return err
-	}
-	defer first.Close()
-	second, err := kernel.Open(p.opt.NetNS)
-	if err != nil {
-		return err
-	}
-	defer second.Close()
-	if p.watch, err = kernel.OpenWatch(p.opt.NetNS); err != nil {
-		return err
-	}
-	defer p.watch.Close()
-	return p.runOn(ctx, first, second)
-}
-
-// runOn is Run with the connections given. It ends when the loop or one of the watchers does.
-func (p *Proxier) runOn(ctx context.Context, kernel, second dataplane) error {
-	p.kernel, p.second = kernel, second
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	watchers := []func(context.Context) error{p.watchAddresses, p.watchAffinity}
-	if p.watch != nil {
-		if err := p.ignoreOurs(); err != nil {
+	var conns []dataplane
+	for range p.families {
+		conn, err := kernel.Open(p.opt.NetNS)
+		if err != nil {
 			return err
 		}
-		watchers = append(watchers, func(ctx context.Context) error {
-			return p.watch.Run(ctx, func(nft.Family) { p.suspect() })
-		})
+		defer conn.Close()
+		conns = append(conns, conn)
 	}
-	failed := make(chan error, len(watchers))
-	for _, w := range watchers {
-		go func() { failed <- w(ctx) }()
+	watch, err := kernel.OpenWatch(p.opt.NetNS)
+	if err != nil {
+		return err
 	}
-	err := p.loop(ctx, failed)
-	cancel()
-	return err
+	p.runOn(ctx, watch, conns...)
+	return nil
 }
 
-// suspect notes that somebody else changed our tables.
-func (p *Proxier) suspect() {
-	p.mu.Lock()
-	p.drift = true
-	p.mu.Unlock()
-	p.kick()
+// runOn is Run with the connections given. The watchers have ended when it returns.
+func (p *Proxier) runOn(ctx context.Context, watch *kernel.Watch, conns ...dataplane) {
+	p.tables.conns = conns
+	ctx, cancel := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	defer watchers.Wait()
+	defer cancel()
+	changed := func() {
+		p.drift.Store(true)
+		kick(p.kicked)
+	}
+	watchers.Go(func() { watchTables(ctx, p.opt.NetNS, watch, p.tables.own, changed) })
+	watchers.Go(func() { watchInterfaces(ctx, p.links) })
+	watchers.Go(func() { p.sampleAffinity(ctx) })
+	p.loop(ctx)
 }
 
 // loop waits for something to do, gathers what comes within the batch window, and does it.
-func (p *Proxier) loop(ctx context.Context, failed <-chan error) error {
+func (p *Proxier) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	last := time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case err := <-failed:
-			if err != nil && ctx.Err() == nil {
-				return err
-			}
+			return
 		case <-timer.C:
 		case <-p.kicked:
-			if !p.gather(ctx, last) {
-				return nil
+			// A change that comes alone goes at once, and those of a burst go together.
+			wait := max(time.Until(p.timing.retryAt), 0)
+			if !last.IsZero() {
+				wait = max(wait, max(p.opt.Config.Own.BatchWindow.Duration, p.opt.Config.MinSyncPeriod)-time.Since(last))
+			}
+			if wait > 0 && !sleep(ctx, wait) {
+				return
 			}
 		}
 		next := p.round(ctx)
@@ -239,179 +181,195 @@ func (p *Proxier) loop(ctx context.Context, failed <-chan error) error {
 	}
 }
 
-// gather waits until the last round is as long ago as the batch window and the minimum period ask for, so that a change
-// that comes alone goes at once, and those of a burst go together. It returns false when ctx ends.
-func (p *Proxier) gather(ctx context.Context, last time.Time) bool {
-	var wait time.Duration
-	if !last.IsZero() {
-		wait = max(p.opt.Config.Own.BatchWindow.Duration, p.opt.Config.MinSyncPeriod) - time.Since(last)
-	}
-	wait = max(wait, time.Until(p.retryAt))
-	if wait <= 0 {
-		return true
-	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
-// eagerRetry bounds for how long a failed sync is not tried again although something changed: that may be what helps, but
-// each try reads the tables as a whole.
-const eagerRetry = time.Second
-
-// idle is when to look again although nothing was heard of. kube-proxy rewrites everything once an hour; we read
-// and compare.
-const idle = time.Hour
-
 // round brings the kernel up to date and returns when to come again at the latest.
 func (p *Proxier) round(ctx context.Context) time.Duration {
 	if !p.tracker.complete() {
 		return idle // the source kicks
 	}
-	log := klog.FromContext(ctx)
-	drift := p.takeDrift()
-	work := p.tracker.take()
-	p.reportProblems(work.problems)
-	err := p.apply(ctx, work)
-	if err == nil {
-		p.retry.reset()
-		return min(p.nextAside(), drift)
+	now := time.Now()
+	cause, wait := p.timing.comparison(now, &p.drift, p.tables.known)
+	if cause == "" && !p.tables.known {
+		return wait // and without a known state there is nothing to change
 	}
-	p.known = false
+	work := p.tracker.take()
+	p.report.problems(work.problems, func(n kube.Name) string {
+		if svc, _ := p.tracker.service(n); svc != nil {
+			return svc.UID
+		}
+		return ""
+	})
+	err := p.pass(ctx, &work, cause)
+	if err == nil {
+		p.timing.retry.reset()
+		now = time.Now()
+		return min(wait, p.planner.next(now), max(p.timing.verifyAt.Sub(now), 0))
+	}
+	p.tables.known = false
 	p.tracker.giveBack(work)
-	p.countFailure(err)
+	p.report.failed(err)
 	for _, f := range p.families { // also if nothing was queued: our tables may be gone
 		p.opt.Health.Queued(ipFamily(f))
 	}
-	wait := p.retry.next(p.opt.Config.SyncPeriod)
-	p.retryAt = time.Now().Add(min(wait, eagerRetry))
-	log.Error(err, "Sync failed, will read the tables and try again", "services", len(work.services), "in", wait)
+	wait = p.timing.retry.next(firstRetry, p.opt.Config.SyncPeriod)
+	p.timing.retryAt = time.Now().Add(min(wait, eagerRetry))
+	klog.FromContext(ctx).Error(err, "Sync failed, will read the tables and try again", "services", len(work.services), "in", wait)
 	return wait
 }
 
-// repairGap is how far apart looks at drift are at least, so that somebody who keeps changing our tables cannot
-// keep us busy. It is half of the 100 ms in which a change is to be repaired.
-const repairGap = 50 * time.Millisecond
+// The causes of a comparison.
+const (
+	causeStart   = "start"
+	causeTime    = "time"    // the last one wrote something, or is long ago
+	causeDrift   = "drift"   // another program changed our tables
+	causeFailure = "failure" // the state of the tables is not known
+	causeRules   = "rules"   // others are wanted
+)
 
-// takeDrift makes the tables unknown if somebody changed them, or if the last comparison is too long ago. It returns
-// when to come again: if the last look at a change was just now, soon.
-func (p *Proxier) takeDrift() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	if now.Sub(p.compared) >= idle {
-		p.known = false
+// comparison returns why this pass is to compare the tables with the kernel, "" if it is not, and when to look again.
+func (t *timing) comparison(now time.Time, drift *atomic.Bool, known bool) (cause string, wait time.Duration) {
+	switch {
+	case !t.synced:
+		cause = causeStart
+	case !known:
+		cause = causeFailure
+	case drift.Load():
+		cause = causeDrift
+	case !now.Before(t.verifyAt):
+		return causeTime, idle
+	default:
+		return "", idle
 	}
-	if !p.drift {
-		return idle
+	if gap := repairGap - now.Sub(t.repaired); gap > 0 && cause == causeDrift {
+		return "", gap
 	}
-	if since := now.Sub(p.repair); since < repairGap {
-		return repairGap - since
+	reserved := t.repairs.ReserveN(now, 1)
+	if wait := reserved.DelayFrom(now); wait > 0 && cause != causeStart {
+		reserved.CancelAt(now)
+		t.warned.Do(func() {
+			klog.InfoS("Our tables change or fail all the time, they are compared once in a second only; is there a second nftproxy, or kube-proxy, on this node?")
+		})
+		return "", wait
 	}
-	p.drift, p.known = false, false
-	p.repair = now
-	return idle
+	t.repaired = now
+	drift.Store(false)
+	return cause, idle
 }
 
-// apply commits a batch of work, by a comparison with the kernel if what it has is not known.
-func (p *Proxier) apply(ctx context.Context, work pending) error {
+// pass plans and commits a batch of work, by a comparison with the kernel if there is a cause for one.
+func (p *Proxier) pass(ctx context.Context, work *pending, cause string) error {
 	start := time.Now()
 	p.markTaken(work)
-	around := p.lookAround()
-	p.opt.Health.SetNode(p.eligibility())
-	full := !p.known || !p.sameConfig(around)
-	if full || !around.node.equal(p.around.node) {
-		p.everything(work.services)
+	interfaces := p.links.current()
+	var connections []netip.AddrPort
+	if p.opt.APIServer != nil {
+		connections = p.opt.APIServer()
 	}
-	p.around = around
-	updates := p.prepare(ctx, work)
+	node := p.tracker.state(p.opt.Config, interfaces, connections)
+	p.opt.Health.SetNode(p.eligibility())
+	if cause == causeTime || !p.timing.synced || !node.sameServices(&p.planner.state) {
+		p.planner.everything(work.services)
+	}
+	p.planner.state = node
+	p.report.node(&node)
+	updates := p.planner.plan(ctx, work.services)
+	for _, u := range updates {
+		work.services[u.name] = true // to be given back if the pass fails
+	}
+	done := &isolation{tables: p.tables, planner: p.planner, node: &node}
+	done.committed = func(updates []*update) { p.committed(updates, done, interfaces.addrs) }
+	p.flows.announce(updates)
+	if cause == "" && !p.tables.sameConfig(&node) {
+		cause = causeRules
+	}
 	var err error
-	if full {
-		err = p.resync(ctx, updates)
-		p.compared = time.Now()
+	if cause != "" {
+		err = p.compare(ctx, done, updates, cause)
 	} else {
-		err = p.sync(ctx, updates, start)
+		err = done.change(ctx, updates)
 	}
 	if err != nil {
 		return err
 	}
-	p.finish(ctx, work, updates, start, full)
+	p.tables.sweep(ctx)
+	p.finish(ctx, work, updates, start, cause != "", done.elements)
 	return nil
+}
+
+// markTaken tells health that what was queued is being worked on.
+func (p *Proxier) markTaken(work *pending) {
+	if work.since.IsZero() {
+		return
+	}
+	for _, f := range p.families {
+		p.opt.Health.Taken(ipFamily(f))
+		p.opt.Metrics.Family(ipFamily(f)).Queued(work.since)
+	}
 }
 
 // eligibility is what health says of the node. Manifests need no Node object: there is nobody to remove the node.
 func (p *Proxier) eligibility() health.Node {
-	node, _ := p.tracker.cluster()
+	node, gone, _ := p.tracker.cluster()
 	if node == nil {
 		return health.Node{Known: p.opt.Config.Manifests != ""}
 	}
-	return health.Node{Known: true, Deleting: node.Deleting, ScaledDown: node.ToBeDeleted}
+	return health.Node{Known: !gone, Deleting: node.Deleting, ScaledDown: node.ToBeDeleted}
 }
 
-// markTaken tells health that what was queued is being worked on.
-func (p *Proxier) markTaken(work pending) {
-	for _, f := range p.families {
-		if !work.since.IsZero() {
-			p.opt.Health.Taken(ipFamily(f))
-			p.opt.Metrics.Family(ipFamily(f)).Queued(work.since)
-		}
-	}
-}
-
-func ipFamily(f nft.Family) v1.IPFamily {
-	if f == nft.IPv4 {
-		return v1.IPv4Protocol
-	}
-	return v1.IPv6Protocol
-}
-
-// countFailure counts a failed sync in the family that it is about, or in both.
-func (p *Proxier) countFailure(err error) {
-	var op *kernel.OpError
-	for _, f := range p.families {
-		if !errors.As(err, &op) || op.Family == f {
-			p.opt.Metrics.Family(ipFamily(f)).SyncFailed()
-		}
-	}
-}
-
-// ignoreOurs makes the watch ignore what we commit: any failure may have made the kernel's side open a new socket. Safe for
-// concurrent use.
-func (p *Proxier) ignoreOurs() error {
-	if p.watch == nil {
-		return nil
-	}
-	p.ignoring.Lock()
-	defer p.ignoring.Unlock()
-	now := [2]uint32{p.kernel.PortID()}
-	if p.second != nil {
-		now[1] = p.second.PortID()
-	}
-	if now == p.ignored {
-		return nil
-	}
-	if err := p.watch.Ignore(now[:]...); err != nil { // 0, where there is no second, is the kernel's own port
+// compare makes the tables what they are to be, whatever the kernel has.
+func (p *Proxier) compare(ctx context.Context, done *isolation, updates []*update, cause string) error {
+	start := time.Now()
+	err := done.compare(ctx, p.planner.withKept(updates), !p.timing.synced)
+	if err != nil {
 		return err
 	}
-	p.ignored = now
+	now := time.Now()
+	p.timing.verifyAt = now.Add(idle)
+	if done.wrote > 0 {
+		p.timing.verifyAt = now.Add(max(verifyAfter, verifyShare*now.Sub(start)))
+	}
+	if done.wrote > 0 && cause == causeDrift {
+		p.timing.warned.Do(func() {
+			klog.FromContext(ctx).Info("Another program changed our tables, they are repaired", "transactions", done.wrote, "elements", done.elements)
+		})
+	}
 	return nil
 }
 
-// commitAll carries out transactions one after the other, and removes from the list those that are done.
-func (p *Proxier) commitAll(conn dataplane, batches []*nft.Batch, f nft.Family) error {
-	err := p.ignoreOurs()
-	if err == nil {
-		err = errors.Join(conn.CommitAll(batches, func(c kernel.Committed) {
-			p.opt.Metrics.Family(ipFamily(f)).Transaction(c.Took, c.Elements, c.Bytes)
-		}), p.ignoreOurs())
-	}
-	if err != nil {
-		return fmt.Errorf("commit to table %s %s: %w", f, nft.TableName, err)
-	}
-	return nil
+// committed passes on what the kernel has from now on.
+func (p *Proxier) committed(updates []*update, done *isolation, local []netip.Addr) {
+	changed := slices.DeleteFunc(slices.Clone(updates), func(u *update) bool { return u.kept && u.next == u.prev })
+	p.planner.remember(changed)
+	p.report.countNoLocal(changed)
+	p.flows.committed(changed, done.node, slices.Concat(p.tables.before[0], p.tables.before[1]), done.repaired)
+	done.repaired = false
+	p.localhost.committed(changed, done.node, local, p.planner.committed)
+	p.ports.committed(changed, done.node)
 }
+
+// finish ends a successful pass.
+func (p *Proxier) finish(ctx context.Context, work *pending, updates []*update, start time.Time, compared bool, elements int) {
+	log := klog.FromContext(ctx)
+	p.report.synced(work, start, compared)
+	for _, f := range p.families {
+		p.opt.Health.Synced(ipFamily(f))
+	}
+	if !compared && (elements > 0 || len(updates) > 0) {
+		log.V(2).Info("Synced", "services", len(updates), "elements", elements, "took", time.Since(start))
+	}
+	if !p.timing.synced {
+		p.timing.synced = true
+		p.tables.before = [2][]ctsync.Change{}
+		log.Info("Serving", "services", len(p.planner.committed), "endpoints", p.tracker.endpoints(), "setAside", len(p.planner.aside), "took", time.Since(start))
+		if p.opt.FirstSync != nil {
+			p.opt.FirstSync()
+		}
+	}
+	if compared && time.Since(p.timing.released) >= releaseGap { // what FirstSync let go of too
+		p.timing.released = time.Now()
+		// A comparison took the elements of all Services and their encoding, twice what is kept.
+		go debug.FreeOSMemory()
+	}
+}
+
+// releaseGap is how far apart releases of memory are at least: each costs a garbage collection.
+const releaseGap = 10 * time.Second

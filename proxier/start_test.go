@@ -58,10 +58,10 @@ func starting(t testing.TB, kernel dataplane, cluster [][]kube.Object) *Proxier 
 	t.Cleanup(func() { listeners.Close() })
 	p := New(Options{
 		Config: &config.Config{NodeName: "node-1", NodeIP: netip.MustParseAddr("172.18.0.2"), MasqueradeBit: 14,
-			SyncPeriod: time.Second, NodePorts: config.NodePortAddresses{Primary: true}, Own: config.Own{AffinityMapSize: 1000}},
+			SyncPeriod: time.Second, NodePorts: config.NodePortAddresses{Primary: true}, ExternalIPs: config.ExternalIPs{All: true}, Own: config.Own{AffinityMapSize: 1000}},
 		Metrics: metrics.New(v1.IPv4Protocol, v1.IPv6Protocol), Health: proxy, Listeners: listeners,
 	})
-	p.kernel = kernel
+	p.tables.conns = []dataplane{kernel}
 	for _, objects := range cluster {
 		for _, o := range objects {
 			p.Sink().Set(o)
@@ -109,8 +109,8 @@ func benchmarkStart(b *testing.B, cluster [][]kube.Object, kernel func() datapla
 		b.StopTimer()
 		p := starting(b, kernel(), cluster)
 		b.StartTimer()
-		if p.round(b.Context()); !p.known || len(p.entries) != len(cluster) {
-			b.Fatalf("serves %d Services, want %d", len(p.entries), len(cluster))
+		if p.round(b.Context()); !p.tables.known || len(p.planner.committed) != len(cluster) {
+			b.Fatalf("serves %d Services, want %d", len(p.planner.committed), len(cluster))
 		}
 	}
 }
@@ -129,7 +129,7 @@ func TestCostOfAStart(t *testing.T) {
 	p := starting(t, &scale{}, cluster)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if p.round(t.Context()); !p.known {
+	if p.round(t.Context()); !p.tables.known {
 		t.Fatal("not committed")
 	}
 	runtime.ReadMemStats(&after)

@@ -263,7 +263,7 @@ func hasSource(fs *pflag.FlagSet) bool {
 
 // observation is a source that runs, and its observer.
 type observation struct {
-	*proxier.Observer
+	*proxier.DryRun
 	stop func()
 }
 
@@ -292,7 +292,7 @@ func observe(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) (*
 	if err != nil {
 		return nil, err
 	}
-	o := proxier.NewObserver(cfg, 0)
+	o := proxier.NewDryRun(cfg, 0)
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() { defer close(done); from.Run(ctx, o.Sink()) }()
@@ -386,7 +386,7 @@ func (d *dumper) diff(ctx context.Context, out io.Writer) error {
 // compare compares all tables once.
 func compare(conn *kernel.Conn, source *observation) (*inspect.Drift, error) {
 	tables, _ := families()
-	wanted, err := source.Wanted(tables)
+	wanted, err := source.Tables(tables)
 	if err != nil {
 		return nil, err
 	}

@@ -173,7 +173,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	}
 	p.proxier = proxier.New(options)
 	p.sink.Sink = p.proxier.Sink()
-	p.metrics.DropCountersFrom(p.proxier.Judged)
+	p.metrics.DropCountersFrom(p.proxier.DropCounters)
 	if cfg.Own.CountConnections {
 		p.metrics.ConnectionsFrom(p.proxier.Connections)
 	}

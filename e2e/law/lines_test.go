@@ -28,7 +28,7 @@ var maxLines = map[string]int{
 	"routing/kernel":    1220,
 	"ctsync":            2000,
 	"ctsync/kernel":     1500,
-	"proxier":           2900,
+	"proxier":           3450,
 	"proxier/services":  1300,
 	"proxier/kube":      1900,
 	"proxier/manifests": 650,

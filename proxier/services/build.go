@@ -31,8 +31,8 @@ type Options struct {
 	FailOpenSourceRanges bool
 	// CountConnections makes every Service Counted.
 	CountConnections bool
-	// Beyond is about a balancer behind a device, IPv4 first.
-	Beyond [2]Beyond
+	// External is about an external balancer, IPv4 first.
+	External [2]External
 }
 
 // Input is one Service with all its slices. Nothing in it is changed, and the Output shares none of its memory.
@@ -75,8 +75,8 @@ type Port struct {
 	// HandedOff says that these are the external addresses and the NodePort only, which another balancer serves. There is a
 	// Port of the same family and name for the ClusterIP then.
 	HandedOff bool
-	// Beyond are destinations beside Serving that a flow may have: the balancer's.
-	Beyond []netip.AddrPort
+	// External are destinations beside Serving that a flow may have: those of the external balancer.
+	External []netip.AddrPort
 }
 
 // Build returns what a Service asks for. It depends on nothing but its argument.

@@ -11,9 +11,9 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
-// Beyond says what of a family's traffic a balancer behind a device of the node serves instead of the node itself. The
+// External says what of a family's traffic a balancer behind a device of the node serves instead of the node itself. The
 // zero value is nothing.
-type Beyond struct {
+type External struct {
 	// Steering leaves what processes of the node send to a ClusterIP under internalTrafficPolicy Local to it.
 	Steering bool
 	// Cluster hands over what comes to external addresses and NodePorts under externalTrafficPolicy Cluster: it is
@@ -24,26 +24,26 @@ type Beyond struct {
 	Virtual netip.Addr
 }
 
-// beyond returns what applies to a family.
-func (o *Options) beyond(f nft.Family) *Beyond {
+// external returns what applies to a family.
+func (o *Options) external(f nft.Family) *External {
 	if f == nft.IPv6 {
-		return &o.Beyond[1]
+		return &o.External[1]
 	}
-	return &o.Beyond[0]
+	return &o.External[0]
 }
 
 // leave leaves to the balancer behind the device what is its, and returns the ports with those that are handed off
 // behind them.
 func leave(in *Input, ports []Port) []Port {
 	for i := range len(ports) {
-		beyond := in.Options.beyond(ports[i].Family)
-		if beyond.Steering {
+		external := in.Options.external(ports[i].Family)
+		if external.Steering {
 			steer(in.Node.Own, &ports[i])
 		}
-		if !beyond.Cluster && !beyond.Virtual.IsValid() {
+		if !external.Cluster && !external.Virtual.IsValid() {
 			continue
 		}
-		if handed, ok := handOff(in, beyond, &ports[i]); ok {
+		if handed, ok := handOff(in, external, &ports[i]); ok {
 			ports = append(ports, handed)
 		}
 	}
@@ -82,9 +82,9 @@ func processes(node []netip.Addr, eps []netip.AddrPort) (out []netip.AddrPort) {
 // restrict it too, because the balancer sees a packet to the ClusterIP. Under
 // externalTrafficPolicy Local processes of the node that are endpoints get it all: the balancer would send it back with the
 // client's address, and the answer would not pass the balancer again.
-func handOff(in *Input, beyond *Beyond, p *Port) (out Port, ok bool) {
+func handOff(in *Input, external *External, p *Port) (out Port, ok bool) {
 	s := in.Service
-	to := handOffTarget(s, beyond, p)
+	to := handOffTarget(s, external, p)
 	n := 0 // the ClusterIP comes first, if the Service has been granted it
 	for n < len(p.Frontends) && p.Frontends[n].Kind == nft.ClusterIP {
 		n++
@@ -93,16 +93,16 @@ func handOff(in *Input, beyond *Beyond, p *Port) (out Port, ok bool) {
 		return Port{}, false
 	}
 	out = *p
-	out.HandedOff, out.Beyond = true, []netip.AddrPort{to}
+	out.HandedOff, out.External = true, []netip.AddrPort{to}
 	out.Frontends = p.Frontends[n:]
 	out.Affinity = 0 // the balancer's business
 	out.NoLocalInternal, out.NoLocalExternal = false, false
 	if s.ExternalLocal { // own pods and the node itself get the cluster view, from here
 		if out.Local = processes(in.Node.Own, p.Local); len(out.Local) == 0 {
-			out.Local = out.Beyond
+			out.Local = out.External
 		}
 	} else {
-		out.Cluster, out.Local, out.Hairpin = out.Beyond, nil, nil
+		out.Cluster, out.Local, out.Hairpin = out.External, nil, nil
 	}
 	p.Frontends = p.Frontends[:n:n]
 	p.NodePort, p.NoLocalExternal = 0, false
@@ -110,11 +110,11 @@ func handOff(in *Input, beyond *Beyond, p *Port) (out Port, ok bool) {
 }
 
 // handOffTarget is what the outside traffic of a port is translated to; not valid, or without a port, for nothing.
-func handOffTarget(s *kube.Service, beyond *Beyond, p *Port) netip.AddrPort {
+func handOffTarget(s *kube.Service, external *External, p *Port) netip.AddrPort {
 	if s.ExternalLocal {
-		return netip.AddrPortFrom(beyond.Virtual, p.NodePort)
+		return netip.AddrPortFrom(external.Virtual, p.NodePort)
 	}
-	if f := p.Frontends; beyond.Cluster && !s.InternalLocal && len(f) > 0 && f[0].Kind == nft.ClusterIP {
+	if f := p.Frontends; external.Cluster && !s.InternalLocal && len(f) > 0 && f[0].Kind == nft.ClusterIP {
 		return netip.AddrPortFrom(f[0].Addr, f[0].Port)
 	}
 	return netip.AddrPort{}

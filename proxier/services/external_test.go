@@ -14,8 +14,8 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
-// beyondInput is a LoadBalancer Service with an endpoint on this node and one on another.
-func beyondInput(change func(*Input)) Input {
+// externalInput is a LoadBalancer Service with an endpoint on this node and one on another.
+func externalInput(change func(*Input)) Input {
 	s := &kube.Service{Name: named("web"), Created: 1, Type: kube.LoadBalancer}
 	in := Input{Service: s, Node: here}
 	for i, f := range nft.Families() {
@@ -34,10 +34,10 @@ func beyondInput(change func(*Input)) Input {
 	return in
 }
 
-func everythingBeyond() [2]Beyond {
-	var out [2]Beyond
+func everythingExternal() [2]External {
+	var out [2]External
 	for i, f := range nft.Families() {
-		out[i] = Beyond{Steering: true, Cluster: true, Virtual: address(f, 169, 3)}
+		out[i] = External{Steering: true, Cluster: true, Virtual: address(f, 169, 3)}
 	}
 	return out
 }
@@ -49,9 +49,9 @@ func ownEndpoint(in *Input) {
 	}
 }
 
-// TestBeyond: who serves what, by policy, in both families. A view is written as the last digits of its endpoints: 1 is the
+// TestExternal: who serves what, by policy, in both families. A view is written as the last digits of its endpoints: 1 is the
 // one on this node, 2 that on another, V the virtual address with the NodePort, C the ClusterIP.
-func TestBeyond(t *testing.T) {
+func TestExternal(t *testing.T) {
 	for _, tt := range []struct {
 		name             string
 		change           func(*Input)
@@ -59,13 +59,13 @@ func TestBeyond(t *testing.T) {
 		split            bool
 		cluster, local   string // of the external frontends
 	}{
-		{"off", func(in *Input) { in.Options.Beyond = [2]Beyond{} }, false, false, false, "12", ""},
+		{"off", func(in *Input) { in.Options.External = [2]External{} }, false, false, false, "12", ""},
 		{"off, Local", func(in *Input) {
-			in.Options.Beyond = [2]Beyond{}
+			in.Options.External = [2]External{}
 			in.Service.ExternalLocal, in.Service.InternalLocal = true, true
 		}, false, false, false, "12", "1"},
 		{"Cluster", func(*Input) {}, false, false, true, "C", ""},
-		{"Cluster, not wanted", func(in *Input) { in.Options.Beyond[0].Cluster, in.Options.Beyond[1].Cluster = false, false }, false, false, false, "12", ""},
+		{"Cluster, not wanted", func(in *Input) { in.Options.External[0].Cluster, in.Options.External[1].Cluster = false, false }, false, false, false, "12", ""},
 		{"Cluster of a Local ClusterIP", func(in *Input) { in.Service.InternalLocal = true }, true, false, false, "12", "1"},
 		{"Cluster, ClusterIP lost", func(in *Input) { in.Lost = func(c Claim) bool { return c.Addr == address(c.Family, 96, 1) } }, false, false, false, "12", ""},
 		{"Cluster, without endpoints", func(in *Input) { in.Slices = nil }, false, false, false, "", ""},
@@ -75,7 +75,7 @@ func TestBeyond(t *testing.T) {
 		{"Local, of the node itself", func(in *Input) { ownEndpoint(in); in.Service.ExternalLocal = true }, false, false, true, "12", "1"},
 		{"Local, not wanted", func(in *Input) {
 			in.Service.ExternalLocal = true
-			in.Options.Beyond[0].Virtual, in.Options.Beyond[1].Virtual = netip.Addr{}, netip.Addr{}
+			in.Options.External[0].Virtual, in.Options.External[1].Virtual = netip.Addr{}, netip.Addr{}
 		}, false, false, false, "12", "1"},
 		{"Local, without NodePorts", func(in *Input) { in.Service.ExternalLocal, in.Service.NoLoadBalancerNodePorts = true, true }, false, false, false, "12", "1"},
 		{"Local, NodePort lost", func(in *Input) {
@@ -90,7 +90,7 @@ func TestBeyond(t *testing.T) {
 		{"ClusterIP Local, none here", func(in *Input) { in.Service.InternalLocal, in.Node.Name = true, "elsewhere" }, true, false, false, "12", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			in := beyondInput(func(in *Input) { in.Options.Beyond = everythingBeyond(); tt.change(in) })
+			in := externalInput(func(in *Input) { in.Options.External = everythingExternal(); tt.change(in) })
 			out := Build(in)
 			for _, f := range nft.Families() {
 				inside, outside := halves(t, out, f)
@@ -154,8 +154,8 @@ func letters(f nft.Family, eps []netip.AddrPort) string {
 func checkHalves(t *testing.T, inside, outside *Port) {
 	t.Helper()
 	if inside == outside {
-		if len(inside.Beyond) > 0 {
-			t.Errorf("not split, but beyond are %v", inside.Beyond)
+		if len(inside.External) > 0 {
+			t.Errorf("not split, but external are %v", inside.External)
 		}
 		return
 	}
@@ -167,7 +167,7 @@ func checkHalves(t *testing.T, inside, outside *Port) {
 	if len(inside.Frontends) != 1 || inside.Frontends[0].Kind != nft.ClusterIP || inside.NodePort != 0 || outside.NodePort != 30080 {
 		t.Errorf("frontends %v and NodePorts %d, %d", inside.Frontends, inside.NodePort, outside.NodePort)
 	}
-	if inside.Name != outside.Name || outside.Affinity != 0 || len(outside.Beyond) != 1 || !outside.Served {
+	if inside.Name != outside.Name || outside.Affinity != 0 || len(outside.External) != 1 || !outside.Served {
 		t.Errorf("handed off: %+v", outside)
 	}
 	if !slices.Equal(inside.Serving, outside.Serving) {
@@ -175,12 +175,12 @@ func checkHalves(t *testing.T, inside, outside *Port) {
 	}
 }
 
-// TestBeyondSplitsNothingElse: of random Services, hand-off and steering change who gets the traffic, and neither
+// TestExternalSplitsNothingElse: of random Services, hand-off and steering change who gets the traffic, and neither
 // which frontends there are nor what serves.
-func TestBeyondSplitsNothingElse(t *testing.T) {
+func TestExternalSplitsNothingElse(t *testing.T) {
 	forRandom(t, func(t *testing.T, _ *rand.Rand, in Input) {
 		plain := Build(in)
-		in.Options.Beyond = everythingBeyond()
+		in.Options.External = everythingExternal()
 		for _, s := range in.Slices {
 			for i := range s.Endpoints {
 				if i%2 == 0 {

@@ -15,8 +15,8 @@ import (
 	"github.com/nftproxy/nftproxy/routing"
 )
 
-// TestBeyondFromConfig: what the modes of routing ask of builder and rules, in the families that they have a way for.
-func TestBeyondFromConfig(t *testing.T) {
+// TestExternalFromConfig: what the modes of routing ask of builder and rules, in the families that they have a way for.
+func TestExternalFromConfig(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:244:1::1")
 	hops := []routing.NextHop{{Addr: v4}, {Addr: v6}}
 	subnet := netip.MustParsePrefix("169.254.169.0/29")
@@ -24,27 +24,27 @@ func TestBeyondFromConfig(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		routes routing.Config
-		build  services.Beyond
+		build  services.External
 		rules  nft.Beyond
 		both   bool // the same in IPv6; otherwise nothing there
 	}{
-		{"nothing", routing.Config{}, services.Beyond{}, nft.Beyond{}, true},
-		{"reach", routing.Config{Reach: routing.Reach{Enabled: true}}, services.Beyond{}, nft.Beyond{}, true},
+		{"nothing", routing.Config{}, services.External{}, nft.Beyond{}, true},
+		{"reach", routing.Config{Reach: routing.Reach{Enabled: true}}, services.External{}, nft.Beyond{}, true},
 		{"steering", routing.Config{Steering: routing.Steering{Enabled: true, Device: "mp0", Gateways: hops}},
-			services.Beyond{Steering: true}, nft.Beyond{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, true},
+			services.External{Steering: true}, nft.Beyond{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, true},
 		{"steering of one family", routing.Config{Steering: routing.Steering{Enabled: true, Device: "mp0", Gateways: hops[:1]}},
-			services.Beyond{Steering: true}, nft.Beyond{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, false},
+			services.External{Steering: true}, nft.Beyond{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, false},
 		{"hand-off, Cluster", routing.Config{HandOff: routing.HandOff{Enabled: true, Device: "mp0", Cluster: true, Gateways: hops}},
-			services.Beyond{Cluster: true}, nft.Beyond{HandOff: true, HandOffHop: hops[0].Addr}, true},
+			services.External{Cluster: true}, nft.Beyond{HandOff: true, HandOffHop: hops[0].Addr}, true},
 		{"hand-off, Local, of one family", routing.Config{Subnets: []netip.Prefix{subnet}, HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
-			services.Beyond{Virtual: etp}, nft.Beyond{HandOff: true, HandOffHop: dot4, Virtual: etp}, false},
+			services.External{Virtual: etp}, nft.Beyond{HandOff: true, HandOffHop: dot4, Virtual: etp}, false},
 		{"masquerade at the hand-off device", routing.Config{Subnets: []netip.Prefix{subnet}, Device: "eth0", Masquerade: routing.Masquerade{Enabled: true},
 			HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
-			services.Beyond{Virtual: etp}, nft.Beyond{HandOff: true, HandOffHop: dot4, Virtual: etp, Subnet: subnet, Device: "mp0"}, false},
+			services.External{Virtual: etp}, nft.Beyond{HandOff: true, HandOffHop: dot4, Virtual: etp, Subnet: subnet, Device: "mp0"}, false},
 		{"masquerade at the service device, by alias", routing.Config{Subnets: []netip.Prefix{subnet}, Device: "uplink", Masquerade: routing.Masquerade{Enabled: true}},
-			services.Beyond{}, nft.Beyond{Subnet: subnet, Device: "eth0"}, false},
+			services.External{}, nft.Beyond{Subnet: subnet, Device: "eth0"}, false},
 		{"masquerade at the node's device", routing.Config{Subnets: []netip.Prefix{subnet}, Masquerade: routing.Masquerade{Enabled: true}},
-			services.Beyond{}, nft.Beyond{Subnet: subnet, Device: "eth1"}, false},
+			services.External{}, nft.Beyond{Subnet: subnet, Device: "eth1"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &config.Config{}
@@ -53,11 +53,12 @@ func TestBeyondFromConfig(t *testing.T) {
 				t.Fatal(err)
 			}
 			ip := netip.MustParseAddr("172.18.0.11")
-			s := surround(inputs{config: c, node: &kube.Node{Addrs: []netip.Addr{ip}}, links: links{
+			in := nodeInputs{config: c, node: &kube.Node{Addrs: []netip.Addr{ip}}, interfaces: interfaces{
 				byAddr: map[netip.Addr]string{ip: "eth1"}, byAlias: map[string]string{"uplink": "eth0"},
-			}})
-			if s.beyond[0] != tt.build || s.byFam[nft.IPv4].config.Beyond != tt.rules {
-				t.Errorf("IPv4: %+v and %+v, want %+v and %+v", s.beyond[0], s.byFam[nft.IPv4].config.Beyond, tt.build, tt.rules)
+			}}
+			s := in.state()
+			if s.external[0] != tt.build || s.families[0].config.Beyond != tt.rules {
+				t.Errorf("IPv4: %+v and %+v, want %+v and %+v", s.external[0], s.families[0].config.Beyond, tt.build, tt.rules)
 			}
 			if tt.rules.SteeringHop.IsValid() {
 				tt.rules.SteeringHop = hops[1].Addr
@@ -66,18 +67,18 @@ func TestBeyondFromConfig(t *testing.T) {
 				tt.rules.HandOffHop = hops[1].Addr
 			}
 			if !tt.both {
-				tt.build, tt.rules = services.Beyond{}, nft.Beyond{}
+				tt.build, tt.rules = services.External{}, nft.Beyond{}
 			}
-			if s.beyond[1] != tt.build || s.byFam[nft.IPv6].config.Beyond != tt.rules {
-				t.Errorf("IPv6: %+v and %+v, want %+v and %+v", s.beyond[1], s.byFam[nft.IPv6].config.Beyond, tt.build, tt.rules)
+			if s.external[1] != tt.build || s.families[1].config.Beyond != tt.rules {
+				t.Errorf("IPv6: %+v and %+v, want %+v and %+v", s.external[1], s.families[1].config.Beyond, tt.build, tt.rules)
 			}
 		})
 	}
 }
 
-// TestFlowsBeyond: flows may go to what a port is handed over to, and those of a steered frontend need no translation;
+// TestFlowsOfExternal: flows may go to what a port is handed over to, and those of a steered frontend need no translation;
 // when that changes, it is told.
-func TestFlowsBeyond(t *testing.T) {
+func TestFlowsOfExternal(t *testing.T) {
 	vip, pod, virtual := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddrPort("10.244.0.1:53"), netip.MustParseAddrPort("169.254.169.3:30053")
 	of := func(steered, handed bool) *entry {
 		e := &entry{ports: []services.Port{{Family: nft.IPv4, Serving: []netip.AddrPort{pod}, Service: nft.Service{Name: "a/b", Proto: nft.UDP,
@@ -85,7 +86,7 @@ func TestFlowsBeyond(t *testing.T) {
 		if handed {
 			p := e.ports[0]
 			e.ports[0].Frontends = p.Frontends[:1:1]
-			p.Frontends, p.HandedOff, p.Beyond = p.Frontends[1:], true, []netip.AddrPort{virtual}
+			p.Frontends, p.HandedOff, p.External = p.Frontends[1:], true, []netip.AddrPort{virtual}
 			e.ports = append(e.ports, p)
 		}
 		return e

@@ -10,9 +10,9 @@ import (
 )
 
 // Whatever happens to the rules, what is reported only grows.
-func TestTalliesOnlyGrow(t *testing.T) {
+func TestDropCountersOnlyGrow(t *testing.T) {
 	refused := nft.DropReason{Refused: true, Name: "no-endpoints"}
-	tally := tallies{last: map[judgeKey]nft.DropCounter{}, sum: map[judgeKey]uint64{}}
+	drops := dropCounters{last: map[ruleKey]nft.DropCounter{}, sum: map[ruleKey]uint64{}}
 	for i, c := range []struct {
 		a, b nft.DropCounter // two rules of one reason
 		want uint64
@@ -24,13 +24,13 @@ func TestTalliesOnlyGrow(t *testing.T) {
 		{nft.DropCounter{Handle: 40, Packets: 10}, nft.DropCounter{Handle: 8, Packets: 3}, 20},
 	} {
 		c.a.DropReason, c.b.DropReason, c.a.Rule, c.b.Rule = refused, refused, "a", "b"
-		tally.add(nft.IPv4, []nft.DropCounter{c.a, c.b})
-		tally.add(nft.IPv6, nil) // no table
-		if got := tally.total(nft.IPv4, refused); got != c.want {
+		drops.add(nft.IPv4, []nft.DropCounter{c.a, c.b})
+		drops.add(nft.IPv6, nil) // no table
+		if got := drops.total(nft.IPv4, refused); got != c.want {
 			t.Errorf("step %d: %d, want %d", i, got, c.want)
 		}
 	}
-	if n := tally.total(nft.IPv6, refused); n != 0 {
+	if n := drops.total(nft.IPv6, refused); n != 0 {
 		t.Errorf("%d in the other family", n)
 	}
 }

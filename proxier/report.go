@@ -1,0 +1,202 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxier
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
+	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/metrics"
+	"github.com/nftproxy/nftproxy/proxier/services"
+)
+
+// reporter turns what the loop decides and does into metrics, Events and log lines. It remembers what it last reported.
+type reporter struct {
+	metrics  *metrics.Metrics // nil reports nothing, as in a dry run
+	recorder Recorder         // nil writes no Events
+	families []nft.Family
+
+	lost    map[kube.Name]string // the frontends that each Service does not get
+	cidrs   map[kube.Name]string // the ServiceCIDRs that are refused
+	noPorts []nft.Family         // families without an address for NodePorts
+	noLocal [2]struct{ internal, external int }
+}
+
+func newReporter(m *metrics.Metrics, r Recorder, families []nft.Family) *reporter {
+	return &reporter{metrics: m, recorder: r, families: families, lost: map[kube.Name]string{}}
+}
+
+func ipFamily(f nft.Family) v1.IPFamily {
+	if f == nft.IPv4 {
+		return v1.IPv4Protocol
+	}
+	return v1.IPv6Protocol
+}
+
+// family returns the metrics of one family.
+func (r *reporter) family(f nft.Family) *metrics.Family { return r.metrics.Family(ipFamily(f)) }
+
+func (r *reporter) event(about kube.Ref, uid, reason, message string) {
+	if r.recorder != nil {
+		r.recorder.Event(about, uid, reason, message)
+	}
+}
+
+// maxLosses is how many frontends an Event names; its note has room for no more.
+const maxLosses = 16
+
+// losses logs, and writes an Event about, frontends that a Service does not get, when they change. refused are those that no
+// Service gets.
+func (r *reporter) losses(svc *kube.Service, index *services.Index, refused string) {
+	if r.metrics == nil {
+		return
+	}
+	losses := index.Losses(svc.Name)
+	var all strings.Builder
+	all.WriteString(refused)
+	for i, l := range losses {
+		if i == maxLosses {
+			fmt.Fprintf(&all, "and %d more; ", len(losses)-i)
+			break
+		}
+		fmt.Fprintf(&all, "%s belongs to %s; ", l.Claim, l.Winner)
+	}
+	text := all.String()
+	if text == r.lost[svc.Name] {
+		return
+	}
+	if text == "" {
+		delete(r.lost, svc.Name)
+		return
+	}
+	r.lost[svc.Name] = text
+	klog.InfoS("Service does not get all addresses that it asks for", "service", svc.Name, "addresses", text)
+	r.event(svc.Ref(), svc.UID, "FrontendTaken", text)
+}
+
+// forget forgets a Service that is gone.
+func (r *reporter) forget(n kube.Name) { delete(r.lost, n) }
+
+// setAside reports a Service that is not served as its objects ask; n are set aside in all.
+func (r *reporter) setAside(u *update, reason string, n int, err error) {
+	if r.metrics == nil {
+		return
+	}
+	r.metrics.SetAside("Service", n)
+	r.metrics.SetAsideEvent("Service")
+	r.metrics.ServiceAside(u.name.Namespace, u.name.Name, reason)
+	if u.service != nil {
+		r.event(u.service.Ref(), u.service.UID, asideEvents[reason], err.Error())
+	}
+}
+
+// asideEnded reports that a Service is served as its objects ask, or is gone.
+func (r *reporter) asideEnded(n kube.Name, left int) {
+	if r.metrics != nil {
+		r.metrics.ServiceAside(n.Namespace, n.Name, "")
+		r.metrics.SetAside("Service", left)
+	}
+}
+
+// changes counts new and pending changes of a kind of object.
+func (r *reporter) changes(kind kube.Kind, changes, pending int) {
+	if kind == kube.KindService {
+		r.metrics.ServiceChanges(changes, pending)
+	} else {
+		r.metrics.EndpointChanges(changes, pending)
+	}
+}
+
+// problems logs what sources found wrong with objects, and writes Events. uid returns the UID of a Service.
+func (r *reporter) problems(problems map[kube.Ref]error, uid func(kube.Name) string) {
+	for ref, err := range problems {
+		if err == nil {
+			klog.InfoS("Object has no invalid field any more", "object", ref)
+			continue
+		}
+		klog.ErrorS(err, "Object has fields that cannot be used, its other fields are used", "object", ref)
+		id := ""
+		if ref.Kind == kube.KindService {
+			id = uid(ref.Name)
+		}
+		r.event(ref, id, "InvalidField", err.Error())
+	}
+}
+
+// node reports what of the node's state limits the service, when it changes.
+func (r *reporter) node(s *nodeState) {
+	for name, text := range s.refused {
+		if r.cidrs[name] != text {
+			klog.InfoS("ServiceCIDR is not used", "serviceCIDR", name.Name, "reason", text)
+			r.event(kube.Ref{Kind: kube.KindServiceCIDR, Name: name}, "", "ServiceCIDRRefused", text)
+		}
+	}
+	r.cidrs = s.refused
+	var none []nft.Family
+	for _, f := range r.families {
+		if s := s.of(f); !s.config.NodePortAll && len(s.nodePorts) == 0 {
+			none = append(none, f)
+		}
+	}
+	if !slices.Equal(none, r.noPorts) && len(none) > 0 {
+		klog.InfoS("NodePorts are not served, the node has no address that takes them", "families", none)
+	}
+	r.noPorts = none
+}
+
+// synced reports a successful pass.
+func (r *reporter) synced(work *pending, start time.Time, full bool) {
+	now := time.Now()
+	for _, f := range r.families {
+		m := r.family(f)
+		m.Synced(metrics.Synced{Full: full, Took: now.Sub(start), At: now})
+		for _, t := range work.triggers {
+			if t.ipv6 == (f == nft.IPv6) {
+				m.NetworkProgrammed(now.Sub(t.at))
+			}
+		}
+	}
+}
+
+// failed counts a failed pass in the family that it is about, or in all.
+func (r *reporter) failed(err error) {
+	var op *kernel.OpError
+	for _, f := range r.families {
+		if !errors.As(err, &op) || op.Family == f {
+			r.family(f).SyncFailed()
+		}
+	}
+}
+
+// countNoLocal follows the Service ports whose Local policy finds no endpoint on this node.
+func (r *reporter) countNoLocal(updates []*update) {
+	add := func(ports []services.Port, by int) {
+		for i := range ports {
+			n := &r.noLocal[familyIndex(ports[i].Family)]
+			if ports[i].NoLocalInternal {
+				n.internal += by
+			}
+			if ports[i].NoLocalExternal {
+				n.external += by
+			}
+		}
+	}
+	for _, u := range updates {
+		add(u.prevPorts(), -1)
+		add(u.nextPorts(), 1)
+	}
+	for _, f := range r.families {
+		n := r.noLocal[familyIndex(f)]
+		r.family(f).NoLocalEndpoints(n.internal, n.external)
+	}
+}
