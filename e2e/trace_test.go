@@ -398,7 +398,7 @@ func TestTraceLeftovers(t *testing.T) {
 	}
 	leave()
 	x.watch("tcp", "--timeout", "1m")
-	out := lab.Must(node.Run(x.bin, "cleanup"))(t)
+	out := lab.Must(node.Run(x.bin, "cleanup", "--force"))(t)
 	if n := x.tables(); n != 2 || strings.Count(out, "removed table") != 4 {
 		t.Errorf("%d tables are left after cleanup, which said:\n%s", n, out)
 	}

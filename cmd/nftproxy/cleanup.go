@@ -8,10 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
+	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/nft/kernel"
 	routingkernel "github.com/nftproxy/nftproxy/routing/kernel"
 )
@@ -20,111 +23,211 @@ const aboutCleanup = `cleanup removes everything that nftproxy made on this node
 nftables tables, addresses, routes, rules and neighbours. Services are not served
 any more, so start another proxy first or at once after it. It needs CAP_NET_ADMIN.
 
-With --wait-for-kube-proxy it first waits until kube-proxy has written its rules, so
-that there is no gap; if it does not in time nothing is removed.
+While nftproxy runs in this network namespace it refuses to, since the proxy would
+write its tables again; --force does it anyway. --dry-run shows what would be removed.
+
+With --wait-for-kube-proxy it first waits until kube-proxy has written its rules and
+nftproxy has ended, so that there is no gap; if they do not in time nothing is removed.
 
 With --kube-proxy it also removes what kube-proxy left in nftables: its own
 tables, and its chains in the tables of iptables-nft. Chains of the kubelet stay.
 Do not use it while kube-proxy runs.`
 
-// newCleanupCommand returns `nftproxy cleanup`. The flag --cleanup of the root
-// command is the same with --kube-proxy, as it is for kube-proxy.
+// cleaner is one call of `nftproxy cleanup`.
+type cleaner struct {
+	kubeProxy, force, dryRun bool
+	wait                     time.Duration
+	out                      io.Writer
+	lines                    int
+}
+
+// newCleanupCommand returns `nftproxy cleanup`. The flag --cleanup of the root command is the same with --kube-proxy, as it is
+// for kube-proxy.
 func newCleanupCommand(out io.Writer) *cobra.Command {
-	var kubeProxy bool
-	var wait time.Duration
+	c := cleaner{out: out}
 	cmd := &cobra.Command{
 		Use: "cleanup", Short: "Remove everything that nftproxy made on this node", Long: aboutCleanup, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cmd.SilenceUsage = true
-			if err := waitForKubeProxy(cmd.Context(), wait); err != nil {
-				return permission(err)
-			}
-			return removeAll(cmd.Context(), out, kubeProxy)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return permission(c.run(cmd.Context())) },
 	}
-	cmd.Flags().BoolVar(&kubeProxy, "kube-proxy", false, "Also remove what kube-proxy left in nftables.")
-	cmd.Flags().DurationVar(&wait, "wait-for-kube-proxy", 0, "How long to wait until kube-proxy serves what is removed; 0 does not wait.")
+	cmd.Flags().BoolVar(&c.kubeProxy, "kube-proxy", false, "Also remove what kube-proxy left in nftables.")
+	cmd.Flags().BoolVar(&c.force, "force", false, "Remove also while nftproxy runs here.")
+	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "Only print what would be removed.")
+	cmd.Flags().DurationVar(&c.wait, "wait-for-kube-proxy", 0, "How long to wait until kube-proxy serves what is removed; 0 does not wait.")
 	cmd.MarkFlagsMutuallyExclusive("kube-proxy", "wait-for-kube-proxy")
 	return cmd
 }
 
-// cleanup is what the flag --cleanup asks for.
-func cleanup(ctx context.Context) error { return removeAll(ctx, os.Stdout, true) }
+// cleanup is the flag --cleanup.
+func cleanup(ctx context.Context) error {
+	c := cleaner{kubeProxy: true, out: os.Stdout}
+	return permission(c.run(ctx))
+}
 
-// removeAll removes what was made and tells what that was.
-func removeAll(ctx context.Context, out io.Writer, kubeProxy bool) error {
+func (c *cleaner) run(ctx context.Context) error {
 	conn, err := kernel.Open(0)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	ours, err := conn.RemoveTables()
-	if err != nil {
-		return permission(fmt.Errorf("remove our tables: %w", err))
+	if err := c.ready(ctx, conn); err != nil {
+		return err
 	}
-	report := newRemoval(out)
-	report.removed(ours)
-	traces, err := conn.RemoveTraces()
-	report.removed(traces)
+	conn.DryRun = c.dryRun
+	removed, err := conn.RemoveTables()
+	c.print(removed)
 	if err != nil {
-		return permission(fmt.Errorf("remove what a trace left: %w", err))
+		return fmt.Errorf("remove our tables: %w", err)
 	}
+	removed, err = conn.RemoveTraces()
+	c.print(removed)
+	if err != nil {
+		return fmt.Errorf("remove the tables of a killed trace: %w", err)
+	}
+	if err := c.routing(ctx); err != nil {
+		return fmt.Errorf("remove our routing: %w", err)
+	}
+	if c.kubeProxy {
+		removed, err = conn.RemoveKubeProxy()
+		c.print(removed)
+		if err != nil {
+			return err
+		}
+	}
+	if c.lines == 0 {
+		_, err = fmt.Fprintln(c.out, "nothing to remove")
+	}
+	return err
+}
+
+func (c *cleaner) routing(ctx context.Context) error {
 	routes, err := routingkernel.Open()
 	if err != nil {
 		return err
 	}
 	defer routes.Close()
-	n, err := routingkernel.Cleanup(ctx, routes)
-	report.count(n, "addresses, routes, rules and neighbours of ours")
-	if err != nil {
-		return permission(fmt.Errorf("remove our routing: %w", err))
+	n := 0
+	if c.dryRun {
+		lines, err := routingkernel.Dump(ctx, routes)
+		c.count(len(lines), "addresses, routes, rules and neighbours of ours")
+		return err
 	}
-	if kubeProxy {
-		theirs, err := conn.RemoveKubeProxy()
-		report.removed(theirs)
-		if err != nil {
-			return permission(err)
+	n, err = routingkernel.Cleanup(ctx, routes)
+	c.count(n, "addresses, routes, rules and neighbours of ours")
+	return err
+}
+
+// successorPoll is the pause between two looks for kube-proxy's rules: short against the second that it takes to start.
+const successorPoll = 100 * time.Millisecond
+
+// ready waits for kube-proxy if that is asked for, and refuses while a proxy serves the namespace.
+func (c *cleaner) ready(ctx context.Context, conn *kernel.Conn) error {
+	if c.force || c.dryRun {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(c.wait, time.Nanosecond))
+	defer cancel()
+	for {
+		var err error
+		pid, held := lockHolder(lockName)
+		if held {
+			err = fmt.Errorf("nftproxy (process %d) serves this network namespace and would write its tables again: stop it first, or use --force", pid)
+		} else if c.wait > 0 {
+			held, err = successorMissing(conn)
+		}
+		if !held {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(successorPoll):
 		}
 	}
-	return report.done()
 }
 
-// removal prints one line per kind of thing that was removed.
-type removal struct {
-	out   io.Writer
-	lines int
-	err   error
-}
-
-func newRemoval(out io.Writer) *removal { return &removal{out: out} }
-
-func (r *removal) line(format string, args ...any) {
-	r.lines++
-	if _, err := fmt.Fprintf(r.out, format+"\n", args...); err != nil && r.err == nil {
-		r.err = err
+// successorMissing returns whether kube-proxy has not yet written rules of a family in which we serve, and that as an error.
+func successorMissing(conn *kernel.Conn) (bool, error) {
+	for _, f := range nft.Families() {
+		ours, err := conn.Read(f)
+		if err != nil {
+			return false, fmt.Errorf("read our table: %w", err)
+		}
+		if !slices.ContainsFunc(ours.Elements, func(e nft.Element) bool { return e.Set == nft.Services }) {
+			continue // nothing to succeed to
+		}
+		serves, err := conn.KubeProxyServes(f)
+		if err != nil {
+			return false, err
+		}
+		if !serves {
+			return true, fmt.Errorf("kube-proxy has written no rules of family %s, nothing was removed", f)
+		}
 	}
+	return false, nil
 }
 
-func (r *removal) count(n int, what string) {
+func (c *cleaner) line(format string, args ...any) {
+	c.lines++
+	_, _ = fmt.Fprintf(c.out, format+"\n", args...) // what is removed does not come back by an error
+}
+
+func (c *cleaner) verb() string {
+	if c.dryRun {
+		return "would remove"
+	}
+	return "removed"
+}
+
+func (c *cleaner) count(n int, what string) {
 	if n > 0 {
-		r.line("removed %d %s", n, what)
+		c.line("%s %d %s", c.verb(), n, what)
 	}
 }
 
-func (r *removal) removed(what kernel.Removed) {
+func (c *cleaner) print(what kernel.Removed) {
 	for _, t := range what.Tables {
-		r.line("removed table %s", t)
+		c.line("%s table %s", c.verb(), t)
 	}
-	r.count(what.Chains, "chains of kube-proxy in tables of iptables-nft")
-	r.count(what.Rules, "rules that led to them")
-	for _, c := range what.Kept {
-		r.line("kept chain %s: rules that are not kube-proxy's lead to it", c)
+	c.count(what.Chains, "chains of kube-proxy in tables of iptables-nft")
+	c.count(what.Rules, "rules that led to them")
+	for _, k := range what.Kept {
+		c.line("kept chain %s: rules that are not kube-proxy's lead to it", k)
 	}
 }
 
-func (r *removal) done() error {
-	if r.lines == 0 {
-		r.line("nothing to remove")
+// takeOverPauses are the pauses before each removal of what kube-proxy left. Where one DaemonSet follows another, the
+// former's process may still run for 30 s (terminationGracePeriodSeconds) and write again what was removed: they cover
+// twice that.
+func takeOverPauses() []time.Duration {
+	return []time.Duration{0, 10 * time.Second, 20 * time.Second, 30 * time.Second}
+}
+
+// takeOver removes what kube-proxy left, once our own tables serve: so there is no gap, and no packet passes the rules of two
+// proxies for long. A failure is only logged: it must not keep us from serving.
+func takeOver(ctx context.Context) {
+	for _, pause := range takeOverPauses() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+			removeLeftovers(klog.FromContext(ctx), "of kube-proxy", (*kernel.Conn).RemoveKubeProxy)
+		}
 	}
-	return r.err
+}
+
+// removeLeftovers removes what an earlier process left behind. A failure is only logged.
+func removeLeftovers(log klog.Logger, whose string, remove func(*kernel.Conn) (kernel.Removed, error)) {
+	conn, err := kernel.Open(0)
+	if err != nil {
+		log.Error(err, "Leftovers "+whose+" could not be looked for")
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	gone, err := remove(conn)
+	if len(gone.Tables)+gone.Chains+gone.Rules > 0 {
+		log.Info("Removed leftovers "+whose, "tables", gone.Tables, "chains", gone.Chains, "rules", gone.Rules, "kept", gone.Kept)
+	}
+	if err != nil {
+		log.Error(err, "Leftovers "+whose+" could not be removed; run `nftproxy cleanup --kube-proxy` when nftproxy is stopped")
+	}
 }

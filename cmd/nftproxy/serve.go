@@ -11,17 +11,18 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/logs"
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/nft/kernel"
 	"github.com/nftproxy/nftproxy/proxier"
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/events"
@@ -29,6 +30,7 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/manifests"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
+	"github.com/nftproxy/nftproxy/proxier/sysctl"
 )
 
 // parts are what runs beside each other while the proxy serves.
@@ -70,14 +72,19 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 	}
 	p, err := assemble(ctx, cfg)
 	if err != nil {
-		return err
+		return permission(err)
 	}
 	defer func() { _ = p.listeners.Close() }()
-	removeTraces(log)
+	// Nothing on the node is changed before the configuration, the credentials and the source are known to be usable.
+	if err := prepareNode(ctx, cfg); err != nil {
+		return err
+	}
+	removeLeftovers(log, "of a trace", (*kernel.Conn).RemoveTraces)
 	group, ctx := errgroup.WithContext(ctx)
 	start := func(name string, run func(context.Context) error) {
 		group.Go(func() error { return ended(ctx, name, run(ctx)) })
 	}
+	start("lock", p.holdNamespace)
 	start("configuration", func(ctx context.Context) error {
 		check := func() error {
 			_, err := opts.Load(flags, machine())
@@ -111,8 +118,8 @@ func (p *parts) configInvalid(err error) {
 	klog.InfoS("The configuration is valid again")
 }
 
-// ended turns the end of a part into an error unless it was asked to end: one
-// part that is gone must not leave the others running as if all were well.
+// ended makes an error of the end of a part, unless ctx ended it: a part that is gone must not leave the others running as if
+// all were well.
 func ended(ctx context.Context, name string, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -123,7 +130,7 @@ func ended(ctx context.Context, name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-var errEnded = errors.New("ended unasked")
+var errEnded = errors.New("ended unexpectedly")
 
 // families are those that the proxy keeps a table for: both, unless the node has no IPv6 (booted with
 // ipv6.disable=1), where /proc/net/if_inet6 is missing.
@@ -137,7 +144,7 @@ func families() ([]nft.Family, []v1.IPFamily) {
 // assemble makes the parts; nothing runs yet.
 func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	tables, ipFamilies := families()
-	settle := loosen()
+	release := reserveHeap()
 	p := &parts{
 		cfg:     cfg,
 		metrics: metrics.New(ipFamilies...),
@@ -154,7 +161,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	options := proxier.Options{
 		Config: cfg, Families: tables, Metrics: p.metrics, Health: p.health, Listeners: p.listeners,
 		FirstSync: func() {
-			settle()
+			release()
 			go takeOver(ctx)
 			if !cfg.Own.Routing.Enabled() {
 				go removeRouting(ctx)
@@ -249,23 +256,6 @@ func followKubeconfig(ctx context.Context, path string, load func() (*rest.Confi
 // kubeconfigRetry is the pause after a kubeconfig could not be read or used.
 const kubeconfigRetry = 5 * time.Second
 
-// healthPortFailed reports that the health check port of a Service cannot be
-// bound, or, with nil, that it is served after all.
-func (p *parts) healthPortFailed(name types.NamespacedName, err error) {
-	if err == nil {
-		klog.InfoS("Health check port is served again", "service", name)
-		return
-	}
-	klog.ErrorS(err, "Health check port cannot be served", "service", name)
-	if p.events != nil {
-		p.events.Emit(events.Event{
-			Object:  v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name},
-			Warning: true, Reason: "FailedToStartServiceHealthcheck", Action: "Listen",
-			Note: fmt.Sprintf("node %s: %v", p.cfg.NodeName, err),
-		})
-	}
-}
-
 // startServers starts the health and metrics servers that are wanted.
 func (p *parts) startServers(start func(string, func(context.Context) error), debug metrics.Debug) {
 	if p.cfg.Healthz != "" {
@@ -317,4 +307,27 @@ func debugPages(cfg *config.Config, flags *pflag.FlagSet) metrics.Debug {
 		d.Status = &metrics.Status{Version: programVersion(), GoVersion: runtime.Version(), Started: time.Now(), Now: time.Now}
 	}
 	return d
+}
+
+// prepareNode does what needs more than CAP_NET_ADMIN: conntrack sysctls, whose
+// failure is fatal as in kube-proxy, and the OOM score, whose failure is not.
+func prepareNode(ctx context.Context, cfg *config.Config) error {
+	log := klog.FromContext(ctx)
+	sys := sysctl.System{Root: "/"}
+	if err := sys.SetOOMScore(cfg.OOMScoreAdj); err != nil {
+		log.V(2).Info("OOM score not set", "err", err)
+	}
+	changes, err := sys.ApplyConntrack(cfg.Conntrack, sys.CPUs(runtime.NumCPU()))
+	for _, c := range changes {
+		log.Info("Set parameter", "path", c.Path, "before", c.Before, "now", c.Now)
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("conntrack parameters: %w (is the module nf_conntrack loaded?)", err)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS): // containers see /proc/sys read-only
+		return fmt.Errorf("conntrack parameters: %w (run --init-only with full privileges first, or set conntrack.maxPerCore to 0)", err)
+	case err != nil:
+		return fmt.Errorf("conntrack parameters: %w", err)
+	}
+	return nil
 }

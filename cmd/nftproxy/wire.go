@@ -5,16 +5,21 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
 	"github.com/nftproxy/nftproxy/ctsync"
 	conntrack "github.com/nftproxy/nftproxy/ctsync/kernel"
 	"github.com/nftproxy/nftproxy/proxier"
+	"github.com/nftproxy/nftproxy/proxier/events"
+	"github.com/nftproxy/nftproxy/proxier/localhost"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
 	"github.com/nftproxy/nftproxy/routing"
 	routingkernel "github.com/nftproxy/nftproxy/routing/kernel"
@@ -142,4 +147,49 @@ func routingStats(s routingkernel.Stats) metrics.Routing {
 		out.Entries[k.String()], out.Wanted[k.String()], out.Repaired[k.String()] = s.Entries[k], s.Wanted[k], s.Repaired[k]
 	}
 	return out
+}
+
+// addLocalhost makes the part that serves NodePorts on loopback addresses, if that is asked for.
+func (p *parts) addLocalhost(options *proxier.Options) {
+	if !p.cfg.NodePorts.Localhost {
+		return
+	}
+	forwarder := localhost.New(localhost.Options{Report: p.loopbackPortFailed})
+	options.Localhost = forwarder
+	p.metrics.LocalhostFrom(func() metrics.Localhost { return metrics.Localhost(forwarder.Stats()) })
+	p.more = append(p.more, part{"localhost", forwarder.Run})
+}
+
+// loopbackPortFailed reports that a NodePort cannot be served on a loopback address, or that it can after all. That
+// the node lacks a family is no news about a Service.
+func (p *parts) loopbackPortFailed(port localhost.Port, target localhost.Target, err error) {
+	switch {
+	case err == nil:
+		klog.InfoS("NodePort is served on localhost after all", "service", target.Owner, "port", port)
+	case errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT):
+		klog.V(2).InfoS("NodePort is not served on localhost, the node has no such address", "service", target.Owner, "port", port)
+	default:
+		klog.ErrorS(err, "NodePort is not served on localhost, will try again", "service", target.Owner, "port", port)
+		p.cannotListen(target.Owner.Namespace, target.Owner.Name, "FailedToServeLocalhostNodePort", err)
+	}
+}
+
+// healthPortFailed reports that the health check port of a Service cannot be bound, or, with nil, that it is served again.
+func (p *parts) healthPortFailed(name types.NamespacedName, err error) {
+	if err == nil {
+		klog.InfoS("Health check port is served again", "service", name)
+		return
+	}
+	klog.ErrorS(err, "Health check port cannot be served", "service", name)
+	p.cannotListen(name.Namespace, name.Name, "FailedToStartServiceHealthcheck", err)
+}
+
+// cannotListen is the Event of a port of a Service that cannot be bound on this node.
+func (p *parts) cannotListen(namespace, name, reason string, err error) {
+	if p.events != nil {
+		p.events.Emit(events.Event{
+			Object:  v1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: namespace, Name: name},
+			Warning: true, Reason: reason, Action: "Listen", Note: fmt.Sprintf("node %s: %v", p.cfg.NodeName, err),
+		})
+	}
 }

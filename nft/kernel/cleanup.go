@@ -36,6 +36,14 @@ func (c *Conn) RemoveTraces() (Removed, error) {
 	return c.removeTables(func(t tableEntry) bool { return nft.IsTraceTable(t.name) && t.flags&nft.TableOwner == 0 })
 }
 
+// remove commits removals, unless they are only to be shown.
+func (c *Conn) remove(batches ...*nft.Batch) error {
+	if c.DryRun {
+		return nil
+	}
+	return c.CommitAll(batches, nil)
+}
+
 func (c *Conn) removeTables(remove func(tableEntry) bool) (Removed, error) {
 	var out Removed
 	for _, f := range nft.Families() {
@@ -49,7 +57,7 @@ func (c *Conn) removeTables(remove func(tableEntry) bool) (Removed, error) {
 			}
 			b := &nft.Batch{}
 			b.DeleteTable(f, t.name)
-			switch err := c.Commit(b); {
+			switch err := c.remove(b); {
 			case errors.Is(err, unix.ENOENT): // somebody removed it meanwhile
 			case err != nil:
 				return out, err
@@ -113,7 +121,7 @@ func (c *Conn) RemoveKubeProxy() (Removed, error) {
 			if found, err = c.findKubeProxy(f); err != nil {
 				break
 			}
-			if err = c.CommitAll(found.batches(), nil); err == nil {
+			if err = c.remove(found.batches()...); err == nil {
 				found.count(&out)
 				break
 			}

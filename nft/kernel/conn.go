@@ -29,6 +29,9 @@ import (
 
 // Conn is a connection to nf_tables of one network namespace. It is not safe for concurrent use, except for PortID.
 type Conn struct {
+	// DryRun makes RemoveTables, RemoveTraces and RemoveKubeProxy report what they would remove, and remove nothing.
+	DryRun bool
+
 	netns  int
 	conn   *netlink.Conn
 	port   atomic.Uint32
