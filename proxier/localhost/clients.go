@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -20,7 +19,7 @@ type clients struct {
 
 	mu    sync.Mutex
 	byKey map[clientKey]*client
-	order list.List // the one silent for longest at the front
+	order list.List // the one that is silent for longest is at the front
 }
 
 type clientKey struct {
@@ -32,12 +31,11 @@ type clientKey struct {
 type client struct {
 	key  clientKey
 	conn *net.UDPConn
-	used atomic.Int64 // Unix nanoseconds
+	// Under the lock of clients.
+	used time.Time // has a monotonic clock reading: a change of the time of day makes no client silent
 	at   *list.Element
-	gone bool // under the lock of clients
+	gone bool
 }
-
-func (c *client) lastUse() time.Time { return time.Unix(0, c.used.Load()) }
 
 func newClients(limit int, count *counters) *clients {
 	c := &clients{limit: limit, count: count, byKey: map[clientKey]*client{}}
@@ -56,7 +54,7 @@ func (l *clients) find(key clientKey) *client {
 	return c
 }
 
-// add makes a client, and room for it.
+// add makes a client. Past the limit, the one that is silent for longest has to make room.
 func (l *clients) add(key clientKey, conn *net.UDPConn) *client {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,11 +80,18 @@ func (l *clients) touch(c *client) {
 }
 
 func (l *clients) touchLocked(c *client) {
-	c.used.Store(time.Now().UnixNano())
+	c.used = time.Now()
 	l.order.MoveToBack(c.at)
 }
 
-// remove forgets a client and closes its socket. That it is gone already is fine.
+// lastUse returns when a client was used last.
+func (l *clients) lastUse(c *client) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.used
+}
+
+// remove forgets a client and closes its socket. It may be called again.
 func (l *clients) remove(c *client) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

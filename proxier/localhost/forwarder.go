@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -48,9 +49,9 @@ type Change struct {
 
 // Limits bound what clients can make this process hold.
 type Limits struct {
-	// Connections and Clients are how many TCP connections and UDP clients there may be in all, PerPort how many of the
-	// connections at one port, so that one Service cannot take them from all others. A connection too many is reset. For
-	// a UDP client too many the one that was silent for longest is forgotten.
+	// Connections and Clients are the TCP connections and UDP clients in all, PerPort the connections to one port, so
+	// that one Service cannot take them from all others. For one too many, the one that is silent for longest is reset
+	// or forgotten; a new connection is reset if no other one is silent for a minute.
 	Connections, PerPort, Clients int
 }
 
@@ -64,8 +65,9 @@ func DefaultLimits() Limits { return Limits{Connections: 4096, PerPort: 1024, Cl
 type Options struct {
 	Limits Limits
 	// Idle is how long a UDP client may be silent, in both directions, before it is forgotten; 0 is two minutes, as long as
-	// conntrack keeps a UDP stream by default.
-	Idle time.Duration
+	// conntrack keeps a UDP stream by default. IdleTCP is the same for TCP connections, which are reset at most a tenth
+	// later; 0 is 24 hours, as long as kube-proxy lets conntrack keep an established connection.
+	Idle, IdleTCP time.Duration
 	// Retry is the pause before a port that could not be opened is tried again; 0 is one second.
 	Retry time.Duration
 	// Report is told when a wanted port cannot be opened, once until it can or is not wanted any more, and with a nil error
@@ -76,7 +78,7 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	l, d := &o.Limits, DefaultLimits()
 	l.Connections, l.PerPort, l.Clients = cmp.Or(l.Connections, d.Connections), cmp.Or(l.PerPort, d.PerPort), cmp.Or(l.Clients, d.Clients)
-	o.Idle, o.Retry = cmp.Or(o.Idle, 2*time.Minute), cmp.Or(o.Retry, time.Second)
+	o.Idle, o.IdleTCP, o.Retry = cmp.Or(o.Idle, 2*time.Minute), cmp.Or(o.IdleTCP, 24*time.Hour), cmp.Or(o.Retry, time.Second)
 	if o.Report == nil {
 		o.Report = func(Port, Target, error) {}
 	}
@@ -96,8 +98,10 @@ type Forwarder struct {
 	// What follows belongs to the goroutine of Run.
 	open    map[Port]server
 	failing map[Port]Target // as reported
-	clients *clients
 	running sync.WaitGroup
+
+	clients *clients
+	conns   *conns
 }
 
 // server serves one port.
@@ -117,6 +121,7 @@ func New(o Options) *Forwarder {
 		open: map[Port]server{}, failing: map[Port]Target{},
 	}
 	f.clients = newClients(f.opt.Limits.Clients, &f.count)
+	f.conns = &conns{limits: f.opt.Limits, count: &f.count, silence: silence, open: map[*net.TCPConn]*tcpServer{}}
 	return f
 }
 
@@ -145,6 +150,8 @@ func (f *Forwarder) Update(changes []Change) {
 func (f *Forwarder) Run(ctx context.Context) error {
 	retry := time.NewTicker(f.opt.Retry)
 	defer retry.Stop()
+	sweep := time.NewTicker(f.opt.IdleTCP / 10)
+	defer sweep.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -152,12 +159,14 @@ func (f *Forwarder) Run(ctx context.Context) error {
 			return nil
 		case <-f.kicked:
 			for p, t := range f.take() {
-				f.settle(ctx, p, t)
+				f.apply(ctx, p, t)
 			}
 		case <-retry.C:
 			for p, t := range f.failing {
-				f.settle(ctx, p, t)
+				f.apply(ctx, p, t)
 			}
+		case <-sweep.C:
+			f.conns.sweep(f.opt.IdleTCP)
 		}
 	}
 }
@@ -174,8 +183,8 @@ func (f *Forwarder) take() map[Port]Target {
 	return out
 }
 
-// settle makes a port what it is to be.
-func (f *Forwarder) settle(ctx context.Context, p Port, t Target) {
+// apply opens, retargets or closes a port.
+func (f *Forwarder) apply(ctx context.Context, p Port, t Target) {
 	s, open := f.open[p]
 	switch {
 	case t == (Target{}):

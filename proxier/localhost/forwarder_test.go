@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,10 +40,14 @@ type rig struct {
 	stop    func()
 }
 
-func start(t *testing.T, o Options) *rig {
+// start runs a Forwarder, after changes to it.
+func start(t *testing.T, o Options, changes ...func(*Forwarder)) *rig {
 	r := &rig{t: t, reports: make(chan report, 100)}
 	o.Report = func(p Port, _ Target, err error) { r.reports <- report{p, err} }
 	r.Forwarder = New(o)
+	for _, change := range changes {
+		change(r.Forwarder)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -286,6 +291,111 @@ func TestTCPLimits(t *testing.T) {
 	_ = first.Close()
 	r.until("room", func(s Stats) bool { return s.Connections == 2 })
 	say(t, dial(t, q), "x", "x")
+}
+
+// quiet is the silence of connections by the port of their client.
+type quiet struct {
+	mu    sync.Mutex
+	times map[string]time.Duration
+}
+
+func (q *quiet) set(c net.Conn, d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.times[c.LocalAddr().String()] = d
+}
+
+func (q *quiet) of(c *net.TCPConn) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.times[c.RemoteAddr().String()]
+}
+
+// Past a limit the connection that is silent for longest makes room, of the port or of all; one that is used stays.
+func TestTCPMakesRoom(t *testing.T) {
+	q := &quiet{times: map[string]time.Duration{}}
+	to := tcpBackend(t, false, echo)
+	r := start(t, Options{Limits: Limits{PerPort: 2, Connections: 3}}, func(f *Forwarder) { f.conns.silence = q.of })
+	one, two := freePort(t, kube.TCP, false), freePort(t, kube.TCP, false)
+	r.want(one, to)
+	r.want(two, to)
+	open := func(p Port, silent time.Duration) net.Conn {
+		t.Helper()
+		c := dial(t, p)
+		say(t, c, "x", "x")
+		q.set(c, silent)
+		return c
+	}
+	ended := func(c net.Conn) {
+		t.Helper()
+		if _, err := io.ReadAll(c); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("%v, want a reset", err)
+		}
+	}
+	other := open(two, 3*minSilence)
+	first, second := open(one, minSilence), open(one, 2*minSilence)
+	third := open(one, minSilence-1) // the port is full
+	ended(second)
+	fourth := open(two, 0) // all is full
+	ended(other)
+	fifth := open(one, 0)
+	ended(first)
+	if err := talk(one, false); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("nobody is silent for long enough: %v, want a reset", err)
+	}
+	for _, c := range []net.Conn{third, fourth, fifth} {
+		say(t, c, "y", "y")
+	}
+	if s := r.Stats(); s.Connections != 3 || s.Refused != 4 {
+		t.Errorf("%+v, want 3 connections, 4 refused or closed for others", s)
+	}
+}
+
+// A connection that is silent for too long is reset, and no other one.
+func TestTCPIdle(t *testing.T) {
+	q := &quiet{times: map[string]time.Duration{}}
+	r, p := start(t, Options{IdleTCP: 100 * time.Millisecond}, func(f *Forwarder) { f.conns.silence = q.of }), freePort(t, kube.TCP, false)
+	r.want(p, tcpBackend(t, false, echo))
+	idle, used := dial(t, p), dial(t, p)
+	say(t, idle, "x", "x")
+	say(t, used, "x", "x")
+	q.set(idle, time.Hour)
+	if _, err := io.ReadAll(idle); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("%v, want a reset", err)
+	}
+	say(t, used, "y", "y")
+	if s := r.Stats(); s.Connections != 1 || s.Refused != 0 {
+		t.Errorf("%+v, want one connection", s)
+	}
+}
+
+// The kernel's account of silence: it grows while nothing is said, and what is said in either direction ends it.
+func TestSilence(t *testing.T) {
+	accepted := make(chan *net.TCPConn)
+	to := tcpBackend(t, false, func(c *net.TCPConn) {
+		accepted <- c
+		echo(c)
+	})
+	c, err := net.Dial("tcp", to.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	server := <-accepted
+	for deadline := time.Now().Add(patience); silence(server) < 50*time.Millisecond; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("silent for %v", silence(server))
+		}
+	}
+	before := time.Now()
+	say(t, c, "x", "x")
+	if got := silence(server); got > time.Since(before)+10*time.Millisecond { // the kernel counts in ticks of up to 10 ms
+		t.Errorf("silent for %v after an answer", got)
+	}
+	_ = server.Close()
+	if got := silence(server); got != 0 {
+		t.Errorf("a closed connection is silent for %v", got)
+	}
 }
 
 // A port that somebody else has is reported once, and taken as soon as it is free.

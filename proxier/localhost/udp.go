@@ -99,11 +99,11 @@ func (s *udpServer) answer(c *client) {
 	defer s.clients.remove(c)
 	raw, err := c.conn.SyscallConn()
 	for err == nil {
-		if err = c.conn.SetReadDeadline(c.lastUse().Add(s.opt.Idle)); err != nil {
+		if err = c.conn.SetReadDeadline(s.clients.lastUse(c).Add(s.opt.Idle)); err != nil {
 			return
 		}
 		err = readable(raw)
-		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(c.lastUse()) < s.opt.Idle {
+		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(s.clients.lastUse(c)) < s.opt.Idle {
 			err = nil // the client has sent since
 			continue
 		}

@@ -73,39 +73,47 @@ func TestUDP(t *testing.T) {
 	})
 }
 
-// A client that is silent for long is forgotten, one that is not is kept.
-func TestUDPIdle(t *testing.T) {
-	const idle = 300 * time.Millisecond
-	r, p := start(t, Options{Idle: idle}), freePort(t, kube.UDP, false)
-	sink, err := net.ListenPacket("udp", "127.0.0.1:0") // never answers
-	if err != nil {
-		t.Fatal(err)
+// Silence is measured by the monotonic clock: when the time of day is set, no client is forgotten or kept for that.
+func TestUDPClock(t *testing.T) {
+	l := newClients(10, &counters{})
+	c := l.add(clientKey{}, nil)
+	if used := l.lastUse(c); used == used.Round(0) { // Round removes the reading of the monotonic clock
+		t.Errorf("%v has no reading of the monotonic clock", used)
 	}
-	defer sink.Close()
-	r.want(p, sink.LocalAddr().(*net.UDPAddr).AddrPort())
+}
+
+// A client that is silent for long is forgotten, and does not count as one that had to make room.
+func TestUDPIdle(t *testing.T) {
+	r, p := start(t, Options{Idle: 50 * time.Millisecond}), freePort(t, kube.UDP, false)
+	r.want(p, udpBackend(t, false, "u"))
 	c := dial(t, p)
-	var from net.Addr
-	begin, buf := time.Now(), make([]byte, 10)
-	for time.Since(begin) < 3*idle {
-		sent := time.Now()
+	for deadline := time.Now().Add(patience); ; { // an answer shows that there was a client
 		_, _ = c.Write([]byte("x"))
-		_ = sink.SetReadDeadline(time.Now().Add(patience))
-		_, now, err := sink.ReadFrom(buf)
-		if err != nil {
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err := c.Read(make([]byte, 10)); err == nil {
+			break
+		} else if time.Now().After(deadline) {
 			t.Fatal(err)
-		}
-		if from != nil && now.String() != from.String() {
-			t.Fatal("forgotten while it was sending")
-		}
-		from = now
-		time.Sleep(idle / 20) // the client's own rhythm
-		if time.Since(sent) > idle/2 {
-			begin, from = time.Now(), nil // the machine was not there
 		}
 	}
 	r.until("forgotten", func(s Stats) bool { return s.Clients == 0 })
 	if s := r.Stats(); s.Forgotten != 0 {
 		t.Errorf("%+v: counted as one that made room", s)
+	}
+}
+
+// A use of the client, in either direction, begins its time anew.
+func TestUDPUse(t *testing.T) {
+	l := newClients(10, &counters{})
+	c := l.add(clientKey{}, nil)
+	for name, use := range map[string]func(){
+		"datagram of the client": func() { l.find(clientKey{}) },
+		"answer":                 func() { l.touch(c) },
+	} {
+		before := l.lastUse(c)
+		if use(); !l.lastUse(c).After(before) {
+			t.Errorf("%s: used at %v, then %v", name, before, l.lastUse(c))
+		}
 	}
 }
 
