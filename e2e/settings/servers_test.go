@@ -172,7 +172,7 @@ func (p *pair) configz(t *testing.T) {
 }
 
 // healthz: the same keys and types, and one more of ours; by the eligibility of
-// the nodes, 200 or 503.
+// the nodes, 200 or 503. Beside 503 our "healthy" is false.
 func (p *pair) healthz(t *testing.T) {
 	shape := func(a answer) map[string]string {
 		var body map[string]any
@@ -187,7 +187,7 @@ func (p *pair) healthz(t *testing.T) {
 		t.Helper()
 		o, k := p.both(t, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", lab.HealthPort, path), "", status)
 		got, want := shape(o), shape(k)
-		want["synced"] = "true"
+		want["synced"], want["healthy"] = "true", fmt.Sprint(status == 200)
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s %d (-kube-proxy +ours):\n%s", path, status, d)
 		}
