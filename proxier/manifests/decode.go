@@ -11,8 +11,8 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"strconv"
 	"strings"
+	"unicode"
 
 	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,14 +35,18 @@ type FileError struct {
 
 // Error returns "path: document 1, item 2: reason".
 func (e *FileError) Error() string {
-	text := e.Path
+	text := kube.Printable(e.Path)
 	if e.Document != 0 {
 		text = fmt.Sprintf("%s: document %d", text, e.Document)
 	}
 	if e.Item != 0 {
 		text = fmt.Sprintf("%s, item %d", text, e.Item)
 	}
-	return fmt.Sprintf("%s: %v", text, e.Err)
+	reason := e.Err.Error()
+	if strings.ContainsFunc(reason, func(c rune) bool { return !unicode.IsPrint(c) }) { // libraries quote what is in the file
+		reason = kube.Printable(reason)
+	}
+	return text + ": " + reason
 }
 
 // Unwrap returns the reason.
@@ -202,11 +206,7 @@ func (d decoder) object(c *contents, where FileError, value []byte, defaults met
 	def.ref, def.object, problems, _ = kube.Convert(o)
 	if strict != nil {
 		for _, err := range strict.Errors() {
-			text := err.Error()
-			if !strconv.CanBackquote(text) { // a name from the file with control characters
-				text = kube.Printable(text)
-			}
-			problems = append(problems, fmt.Errorf("%s: %s", def.ref, text))
+			problems = append(problems, fmt.Errorf("%s: %w", def.ref, err))
 		}
 	}
 	if problem != nil {

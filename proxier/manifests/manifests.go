@@ -70,10 +70,7 @@ func New(dir, nodeName string) (*Source, error) {
 
 // Run delivers everything to sink until ctx ends. It returns after the last call to sink. It must be called once.
 func (s *Source) Run(ctx context.Context, sink kube.Sink) {
-	r := &reader{Source: s, log: klog.FromContext(ctx), files: map[string]*file{}, problems: kube.NewCache(kube.KindFile, sink)}
-	for _, k := range kube.Kinds() {
-		r.caches = append(r.caches, kube.NewCache(k, sink))
-	}
+	r := s.newReader(klog.FromContext(ctx), sink)
 	var err error
 	if r.watcher, err = fswatch.New(s.dir); err != nil {
 		r.log.V(2).Info("Cannot watch the manifest directory, polling it", "dir", s.dir, "interval", s.poll, "err", err)
@@ -117,6 +114,14 @@ type stamp struct {
 	modified, changed syscall.Timespec
 }
 
+func (s *Source) newReader(log klog.Logger, sink kube.Sink) *reader {
+	r := &reader{Source: s, log: log, files: map[string]*file{}, problems: kube.NewCache(kube.KindFile, sink)}
+	for _, k := range kube.Kinds() {
+		r.caches = append(r.caches, kube.NewCache(k, sink))
+	}
+	return r
+}
+
 // wait blocks until the directory is worth another look, and returns false when ctx ends.
 func (r *reader) wait(ctx context.Context) bool {
 	look, cancel := context.WithTimeout(ctx, r.again)
@@ -135,10 +140,10 @@ func (r *reader) read() {
 	entries, err := os.ReadDir(r.dir)
 	if err != nil { // nothing is removed while the directory is away
 		r.again = retry
-		r.problems.Set(kube.Name{Name: r.dir}, nil, []error{err})
+		r.problems.Set(fileName(r.dir), nil, []error{err})
 		return
 	}
-	r.problems.Set(kube.Name{Name: r.dir}, nil, nil)
+	r.problems.Set(fileName(r.dir), nil, nil)
 	present := map[string]bool{}
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -173,6 +178,9 @@ func (r *reader) read() {
 	}
 	r.publish()
 }
+
+// fileName is the name of a file or directory in reports of problems.
+func fileName(path string) kube.Name { return kube.Name{Name: kube.Printable(path)} }
 
 // isManifest reports whether a file of that name is read.
 func isManifest(name string) bool {
@@ -264,7 +272,7 @@ func (r *reader) publish() {
 	for k := range listed {
 		listed[k] = map[kube.Name]bool{}
 	}
-	files, ignored := map[kube.Name]bool{{Name: r.dir}: true}, map[string]bool{}
+	files, ignored := map[kube.Name]bool{fileName(r.dir): true}, map[string]bool{}
 	for _, path := range slices.SortedFunc(maps.Keys(r.files), func(a, b string) int {
 		if left, right := r.files[a].missing.IsZero(), r.files[b].missing.IsZero(); left != right {
 			return map[bool]int{true: -1, false: 1}[left] // what is being renamed counts as the last one
@@ -272,8 +280,8 @@ func (r *reader) publish() {
 		return strings.Compare(a, b)
 	}) {
 		f := r.files[path]
-		files[kube.Name{Name: path}] = true
-		r.problems.Set(kube.Name{Name: path}, nil, f.problems)
+		files[fileName(path)] = true
+		r.problems.Set(fileName(path), nil, f.problems)
 		maps.Copy(ignored, f.ignored)
 		for i := range f.definitions {
 			d := &f.definitions[i]
