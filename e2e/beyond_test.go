@@ -36,6 +36,10 @@ type beyond struct {
 	services       int
 	// peer is the balancer's source towards the node, virtual its address for NodePorts, gateway where the node reaches it.
 	peer, virtual, gateway map[lab.Family]netip.Addr
+	// endpoints, if not nil, replaces the addresses of endpoints of the Services that are added.
+	endpoints func(lab.Family) netip.Addr
+	// others is how many routes the proxy does not make because there are the same ones of others.
+	others int
 }
 
 // subnetIP is an address of the masquerade subnet.
@@ -92,25 +96,14 @@ func layBeyond(t *testing.T) *beyond {
 // wire puts the balancer behind node 1.
 func (b *beyond) wire() {
 	b.t.Helper()
-	v := &rtnl.Veth{LinkAttrs: rtnl.LinkAttrs{Name: "mp0"}, PeerName: "mp0", PeerNamespace: rtnl.NsFd(b.balancer.FD())}
-	if err := b.node.NL.LinkAdd(v); err != nil {
-		b.t.Fatal(err)
-	}
-	do := func(h *lab.Host, format string, args ...any) {
-		b.t.Helper()
-		lab.Must(h.Run(strings.Fields(fmt.Sprintf(format, args...))...))(b.t)
-	}
-	do(b.balancer.Host, "ip link set mp0 master %s up", lab.PodBridge)
-	do(b.balancer.Host, "ip link set eth0 down")
-	do(b.node.Host, "ip link set mp0 up")
 	for _, f := range lab.Families() {
-		pods, fam := lab.PodCIDR(f, 3), strings.ToLower(f.String())[3:]
-		do(b.node.Host, "ip -%s route del %s", fam, pods)
-		do(b.node.Host, "ip -%s addr add %s/%d dev mp0 noprefixroute %s", fam, mp0(f), pods.Bits(), map[lab.Family]string{lab.IPv6: "nodad"}[f])
-		// Pods are reached through the balancer and not across the bridge, as their answers come back.
-		do(b.node.Host, "ip -%s route add %s dev mp0", fam, lab.PodGateway(f, 3))
-		do(b.node.Host, "ip -%s route add %s via %s dev mp0", fam, pods, lab.PodGateway(f, 3))
-		do(b.balancer.Host, "ip -%s route replace default via %s dev %s", fam, mp0(f), lab.PodBridge)
+		b.do(b.node.Host, "ip -%s route del %s", familyFlag(f), lab.PodCIDR(f, 3))
+	}
+	b.attach()
+	b.do(b.balancer.Host, "ip link set eth0 down")
+	for _, f := range lab.Families() {
+		pods := lab.PodCIDR(f, 3)
+		b.do(b.balancer.Host, "ip -%s route replace default via %s dev %s", familyFlag(f), mp0(f), lab.PodBridge)
 		for device, a := range map[string]netip.Addr{lab.PodBridge: b.peer[f], "lo": b.virtual[f]} {
 			if err := b.balancer.AddAddr(device, netip.PrefixFrom(a, a.BitLen())); err != nil {
 				b.t.Fatal(err)
@@ -129,6 +122,39 @@ func (b *beyond) wire() {
 		ip6 daddr %s snat to %s; }; }`, lab.NodeIP(lab.IPv4, 1), b.peer[lab.IPv4], lab.NodeIP(lab.IPv6, 1), b.peer[lab.IPv6])))(b.t)
 }
 
+// familyFlag is the option of ip for a family, without the hyphen.
+func familyFlag(f lab.Family) string { return strings.ToLower(f.String())[3:] }
+
+// do runs a command that must succeed.
+func (b *beyond) do(h *lab.Host, format string, args ...any) {
+	b.t.Helper()
+	lab.Must(h.Run(strings.Fields(fmt.Sprintf(format, args...))...))(b.t)
+}
+
+// attach makes the device, as a CNI does.
+func (b *beyond) attach() {
+	b.t.Helper()
+	v := &rtnl.Veth{LinkAttrs: rtnl.LinkAttrs{Name: "mp0"}, PeerName: "mp0", PeerNamespace: rtnl.NsFd(b.balancer.FD())}
+	if err := b.node.NL.LinkAdd(v); err != nil {
+		b.t.Fatal(err)
+	}
+	b.do(b.balancer.Host, "ip link set mp0 master %s up", lab.PodBridge)
+	b.up()
+}
+
+// up sets the device up with its addresses and routes, as a CNI does.
+func (b *beyond) up() {
+	b.t.Helper()
+	b.do(b.node.Host, "ip link set mp0 up")
+	for _, f := range lab.Families() {
+		pods, fam := lab.PodCIDR(f, 3), familyFlag(f)
+		b.do(b.node.Host, "ip -%s addr replace %s/%d dev mp0 noprefixroute %s", fam, mp0(f), pods.Bits(), map[lab.Family]string{lab.IPv6: "nodad"}[f])
+		// Pods are reached through the balancer and not across the bridge, as their answers come back.
+		b.do(b.node.Host, "ip -%s route replace %s dev mp0", fam, lab.PodGateway(f, 3))
+		b.do(b.node.Host, "ip -%s route replace %s via %s dev mp0", fam, pods, lab.PodGateway(f, 3))
+	}
+}
+
 // startBoth runs the proxy of node 1 and the balancer, both from the same manifests.
 func (b *beyond) startBoth(config routing.Config) {
 	b.t.Helper()
@@ -141,7 +167,7 @@ func (b *beyond) startBoth(config routing.Config) {
 	}
 	lab.Must(lab.StartProxy(b.balancer, balancer))(b.t)
 	b.proxy = lab.Must(lab.StartProxy(b.node, own))(b.t)
-	want := 0
+	want := -b.others
 	for _, on := range []bool{config.Steering.Enabled, config.HandOff.Local, config.HandOff.Cluster} {
 		if on {
 			want += 2 // families
@@ -189,7 +215,13 @@ func (b *beyond) add(change func(*corev1.Service), eps ...lab.Endpoint) service 
 	if change != nil {
 		change(s.Service)
 	}
-	b.apply(s.Service, lab.NewSlices(s.Service, eps...))
+	slices := lab.NewSlices(s.Service, eps...)
+	for i, f := range lab.Families() {
+		if b.endpoints != nil {
+			slices[i].Endpoints[0].Addresses = []string{b.endpoints(f).String()}
+		}
+	}
+	b.apply(s.Service, slices)
 	bin := lab.Must(lab.NftproxyBinary())(b.t)
 	for end := time.Now().Add(lab.HangLimit); ; time.Sleep(10 * time.Millisecond) {
 		all := true
@@ -318,6 +350,12 @@ func (b *beyond) names(f lab.Family, s service) named {
 		lab.ClientIP(f, 1): "client", lab.NodeIP(f, 1): "node", lab.NodeIP(f, 2): "node-2", mp0(f): "mp0",
 		lab.PodGateway(f, 3): "gateway", b.peer[f]: "peer", subnetIP(f, 2): "host", b.virtual[f]: "etp",
 		lab.ClusterIP(f, s.index): "vip", lab.LoadBalancerIP(f, s.index): "lb",
+	}
+	if b.others > 0 { // the device has both addresses, and IPv4 prefers the one in the subnet of the next hop
+		n[subnetIP(f, 2)] = "mp0"
+	}
+	if b.endpoints != nil {
+		n[lab.NodeIP(f, 61)], n[lab.NodeIP(f, 62)] = "own", "far"
 	}
 	for _, p := range b.pods() {
 		n[p.IP(f)] = p.Name

@@ -4,6 +4,9 @@
 package e2e
 
 import (
+	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -190,4 +193,201 @@ func TestHandoffAntrea(t *testing.T) {
 	s = b.add(nil, b.node.Endpoint())
 	b.follow(s, hop{name: "Cluster, host to itself", from: node, to: s.nodePort, backend: "node-1", source: "peer",
 		node: "node>node:np vip:80>mp0", balancer: "mp0>vip:80 node:8080>peer", back: "peer>node:8080 node:8080>peer"})
+}
+
+// TestHandoffOVNKubernetes: a node laid out as OVN-Kubernetes lays out its host side: the device (br-ex of the shared gateway)
+// has the host address of the masquerade subnet, a permanent neighbour for the next hop .4, the route of the service CIDR
+// and the one of the peer. The default numbers serve beside all of that, and leave it as it is.
+func TestHandoffOVNKubernetes(t *testing.T) {
+	b := layBeyond(t)
+	b.show()
+	for _, f := range lab.Families() {
+		b.peer[f], b.virtual[f], b.gateway[f] = subnetIP(f, 1), subnetIP(f, 3), subnetIP(f, 4)
+	}
+	b.wire()
+	mac := lab.Must(b.balancer.NL.LinkByName(lab.PodBridge))(t).Attrs().HardwareAddr
+	for _, f := range lab.Families() {
+		fam, bits := familyFlag(f), map[lab.Family]int{lab.IPv4: 29, lab.IPv6: 125}[f]
+		b.do(b.node.Host, "ip -%s addr add %s/%d dev mp0 %s", fam, subnetIP(f, 2), bits, map[lab.Family]string{lab.IPv6: "nodad"}[f])
+		b.do(b.node.Host, "ip neigh replace %s lladdr %s dev mp0 nud permanent", subnetIP(f, 4), mac)
+		b.do(b.node.Host, "ip -%s route add %s via %s dev mp0 mtu 1400", fam, lab.ServiceCIDR(f), subnetIP(f, 4))
+		b.do(b.node.Host, "ip -%s route add %s dev mp0 src %s mtu 1400", fam, subnetIP(f, 1), lab.NodeIP(f, 1))
+	}
+	theirs := func() (out string) {
+		for _, c := range []string{"ip -4 route", "ip -6 route", "ip -o addr show mp0", "ip neigh show nud permanent"} {
+			for line := range strings.Lines(lab.Must(b.node.Run(strings.Fields(c)...))(t)) {
+				if !strings.Contains(line, "proto 110") && (strings.Contains(line, "169.254.169.") || strings.Contains(line, "fd69:")) {
+					out += line
+				}
+			}
+		}
+		return out
+	}
+	before := theirs()
+	b.others = 1 // IPv6 gives the metric 1024 to routes without one
+	b.startBoth(routing.Config{HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true, Cluster: true}})
+	client, node := b.Client(1).Host, b.node.Host
+
+	s := b.add(localETP, b.here(b.Pod(3, 1)), b.Pod(2, 1).Endpoint())
+	b.follow(s, hop{name: "Local, external to pod", from: client, to: s.nodePort, backend: "pod-3-1", source: "client",
+		node: "client>node:np etp:np>client", balancer: "client>etp:np pod-3-1:8080>client"})
+	s = b.add(nil, b.here(b.Pod(3, 1)))
+	b.follow(s, hop{name: "Cluster, external to pod", from: client, to: s.nodePort, backend: "pod-3-1", source: "gateway",
+		node: "client>node:np vip:80>mp0", balancer: "mp0>vip:80 pod-3-1:8080>gateway"})
+	s = b.add(nil, b.node.Endpoint())
+	b.follow(s, hop{name: "Cluster, host to itself", from: node, to: s.nodePort, backend: "node-1", source: "peer",
+		node: "node>node:np vip:80>mp0", balancer: "mp0>vip:80 node:8080>peer", back: "peer>node:8080 node:8080>peer"})
+	if got := theirs(); got != before {
+		t.Errorf("what others made is now:\n%s\nwas:\n%s", got, before)
+	}
+	if got := metricsOf(t, b.proxy)[`nftproxy_routing_problems{severity="conflict"}`]; got != 0 {
+		t.Errorf("%v conflicts", got)
+	}
+}
+
+// TestExternalBalancerSecondaryAddress: an endpoint with an address of the node that is not its first one, even on
+// loopback, is a process of the node; on another node it is any endpoint.
+func TestExternalBalancerSecondaryAddress(t *testing.T) {
+	b := newBeyond(t, nil)
+	b.show()
+	own := func(f lab.Family) netip.Addr { return lab.NodeIP(f, 61) }
+	far := func(f lab.Family) netip.Addr { return lab.NodeIP(f, 62) }
+	for _, f := range lab.Families() {
+		for n, a := range map[*lab.Node]netip.Addr{b.node: own(f), b.Node(2): far(f)} {
+			device := map[bool]string{true: "lo", false: "eth0"}[n == b.node]
+			if err := n.AddAddr(device, netip.PrefixFrom(a, a.BitLen())); err != nil {
+				t.Fatal(err)
+			}
+			for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
+				lab.Must(n.Listen(n.Name+"-second", proto, at(a, 8080)))(t)
+			}
+		}
+		// The balancer sends what is for an address of the node to the node.
+		b.do(b.balancer.Host, "ip -%s route add %s via %s dev %s", familyFlag(f), own(f), mp0(f), lab.PodBridge)
+	}
+	client, node := b.Client(1).Host, b.node.Host
+
+	b.endpoints = own
+	s := b.add(localITP, b.node.Endpoint())
+	b.follow(s, hop{name: "host to its own secondary address", from: node, to: s.vip, backend: "node-1-second", source: "node",
+		node: "node>vip:80 own:8080>node"})
+	s = b.add(localETP, b.node.Endpoint())
+	b.follow(s, hop{name: "external to a secondary address, Local", from: client, to: s.nodePort, backend: "node-1-second", source: "client",
+		node: "client>node:np own:8080>client"})
+
+	b.endpoints = far
+	s = b.add(nil, b.Node(2).Endpoint())
+	b.follow(s,
+		hop{name: "host to a secondary address of another node", from: node, to: s.vip, backend: "node-2-second", source: "node",
+			node: "node>vip:80 far:8080>node"},
+		hop{name: "host to it by NodePort", from: node, to: s.nodePort, backend: "node-2-second", source: "gateway",
+			node: "node>node:np vip:80>mp0", balancer: "mp0>vip:80 far:8080>gateway"})
+}
+
+// TestExternalBalancerFaults: while the device, its gateway, a route, the rule or the table is away or wrong, nothing that is
+// for the balancer leaves the node by another device, from new flows or old; it is refused, metrics and explain give the
+// reason, and when the fault ends everything works again by itself.
+func TestExternalBalancerFaults(t *testing.T) {
+	b := newBeyond(t, nil)
+	b.show()
+	pod := b.here(b.Pod(3, 1))
+	cluster, local, steered := b.add(nil, pod), b.add(localETP, pod), b.add(localITP, pod)
+	lab.Must(lab.NFT(b.Switch, `table inet leaks {
+		counter v4 { }
+		counter v6 { }
+		chain c { type filter hook prerouting priority -500;
+			ip daddr { 10.96.0.0/16, 169.254.169.0/29 } counter name v4
+			ip6 daddr { fd00:10:96::/112, fd69::/125 } counter name v6; }; }`))(t)
+	type way struct {
+		name string
+		from *lab.Host
+		to   func(lab.Family) netip.AddrPort
+	}
+	ways := []way{
+		{"ETP Cluster", b.Client(1).Host, cluster.nodePort}, {"ETP Local", b.Client(1).Host, local.nodePort},
+		{"ITP Local", b.node.Host, steered.vip}, {"NodePort from the node", b.node.Host, cluster.nodePort},
+	}
+	each := func(do func(name string, p lab.Probe)) {
+		for _, w := range ways {
+			for _, f := range lab.Families() {
+				for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
+					do(fmt.Sprintf("%s %s %s", w.name, f, proto), lab.Probe{From: w.from, Proto: proto, To: w.to(f)})
+				}
+			}
+		}
+	}
+	other := func(command string) func() {
+		return func() {
+			for _, f := range lab.Families() {
+				gateway := lab.NodeIP(f, 2)
+				b.do(b.node.Host, "ip -%s route %s %s via %s dev eth0 metric 1", familyFlag(f), command, lab.ServiceCIDR(f), gateway)
+				b.do(b.node.Host, "ip -%s route %s %s via %s dev eth0 metric 1", familyFlag(f), command, netip.PrefixFrom(subnetIP(f, 3), subnetIP(f, 3).BitLen()), gateway)
+			}
+		}
+	}
+	run := func(lines ...string) func() {
+		return func() {
+			for _, line := range lines {
+				b.do(b.node.Host, "%s", line)
+			}
+		}
+	}
+	for _, fault := range []struct {
+		name     string
+		do, undo func()
+		problem  string // severity; empty where the proxy repairs it by itself
+	}{
+		{"device down", run("ip link set mp0 down"), b.up, "waiting"},
+		{"device gone", run("ip link del mp0"), b.attach, "waiting"},
+		{"route of others in front", other("add"), other("del"), "conflict"},
+		{"routes deleted", run("ip route flush proto 110", "ip -6 route flush proto 110"), func() {}, ""},
+		{"rule deleted", run("ip rule del priority 30", "ip -6 rule del priority 30"), func() {}, ""},
+		{"table flushed", run("ip route flush table 7", "ip -6 route flush table 7"), func() {}, ""},
+		{"MAC of the gateway changed", func() { b.do(b.balancer.Host, "ip link set %s address 02:00:00:00:33:33", lab.PodBridge) },
+			run("ip neigh flush dev mp0"), ""},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			var old []*lab.Conn
+			each(func(name string, p lab.Probe) { old = append(old, lab.Must(p.Open())(t)) })
+			fault.do()
+			if fault.problem != "" {
+				series := fmt.Sprintf("nftproxy_routing_problems{severity=%q}", fault.problem)
+				for end := time.Now().Add(lab.HangLimit); metricsOf(t, b.proxy)[series] == 0; time.Sleep(10 * time.Millisecond) {
+					if time.Now().After(end) {
+						t.Fatalf("%s stays 0", series)
+					}
+				}
+				each(func(name string, p lab.Probe) {
+					if fault.problem == "conflict" && strings.HasPrefix(name, "ITP") {
+						return // the steering table is not touched
+					}
+					if r := p.Send(); r.Verdict != lab.Refused {
+						t.Errorf("%s: %s", name, r)
+					}
+				})
+				b.explains(cluster.nodePort(lab.IPv4), lab.ClientIP(lab.IPv4, 1), "eth0", "no route to the balancer behind the device")
+				for _, f := range lab.Families() {
+					if n := metricsOf(t, b.proxy)[fmt.Sprintf("nftproxy_refused_total{ip_family=%q,reason=\"no-external-balancer\"}", f)]; n == 0 {
+						t.Errorf("%s: none counted", f)
+					}
+				}
+			}
+			for _, c := range old {
+				c.Ping(20 * time.Millisecond)
+			}
+			fault.undo()
+			each(func(name string, p lab.Probe) {
+				p.Timeout = time.Second
+				if r, ok := p.Eventually(lab.HangLimit, func(r lab.Result) bool { return r.Backend == "pod-3-1" }); !ok {
+					t.Errorf("%s, after the fault: %s", name, r)
+				}
+			})
+			for _, c := range old {
+				_ = c.Close()
+			}
+			if got := lab.Must(lab.NFT(b.Switch, "list", "counters"))(t); strings.Count(got, "packets 0 ") != 2 {
+				t.Errorf("packets left the node:\n%s", got)
+			}
+		})
+	}
 }

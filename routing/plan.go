@@ -344,8 +344,22 @@ func (p *planner) forced(hop NextHop) bool {
 func (p *planner) route(r Route) {
 	r.Metric = p.c.Metric
 	r.Table = orDefault(r.Table, tableMain)
+	if by, ok := p.s.Found[p.lookup(r)]; ok && by.Protocol != Protocol && by.Slot() == r.Slot() && by.sameHop(r) {
+		return // others have the same route, which will do
+	}
 	p.add(r)
 }
+
+// lookup is the one of [Config.Lookups] that finds r or a route of others in its place.
+func (p *planner) lookup(r Route) Lookup {
+	l := Lookup{Dst: r.Dst.Addr()}
+	if r.Table == p.c.Steering.Table {
+		l.Mark = p.c.Steering.Mark
+	}
+	return l
+}
+
+func (r Route) sameHop(o Route) bool { return r.Index == o.Index && r.Gateway == o.Gateway }
 
 // through adds r with its next hop.
 func (p *planner) through(hop NextHop, link Link, r Route) {
@@ -571,12 +585,8 @@ func (p *planner) checkShadowed() {
 		if !ok || !r.Gateway.IsValid() || !p.s.Ours.Has(r) {
 			continue
 		}
-		l := Lookup{Dst: r.Dst.Addr()}
-		if r.Table == p.c.Steering.Table {
-			l.Mark = p.c.Steering.Mark
-		}
-		by, ok := p.s.Found[l]
-		if ok && by.Protocol != Protocol && (by.Index != r.Index || by.Gateway != r.Gateway) {
+		by, ok := p.s.Found[p.lookup(r)]
+		if ok && by.Protocol != Protocol && !by.sameHop(r) {
 			p.found.conflict("%s of others (protocol %d) takes packets to %s: remove it, or set metric below %d",
 				by.Text(p.s.Name), by.Protocol, r.Dst, max(by.Metric, 1))
 		}

@@ -439,7 +439,7 @@ func TestPlanFindsShadowed(t *testing.T) {
 	at := netip.MustParseAddr("10.96.0.0")
 	other := Route{Table: TableMain, Dst: dualCIDRs()[0], Metric: 5, Index: 2, Gateway: netip.MustParseAddr("172.18.0.1")}
 	same := other
-	same.Index, same.Gateway = 3, netip.MustParseAddr("10.244.1.1")
+	same.Index, same.Gateway, same.Metric = 3, netip.MustParseAddr("10.244.1.1"), 1024
 	for _, tt := range []struct {
 		name string
 		at   Lookup
@@ -459,6 +459,10 @@ func TestPlanFindsShadowed(t *testing.T) {
 		}
 		if got := strings.TrimPrefix(strings.TrimSpace(problemLines(Plan(c, s, nil).Problems)), "conflict: "); got != tt.want {
 			t.Errorf("%s: got %s\nwant %s", tt.name, got, tt.want)
+		}
+		if r := Plan(c, s, nil); tt.name == "same next hop" != !r.Want.Has(Route{Table: TableMain, Dst: tt.by.Dst, Metric: 1024, Index: 3,
+			Gateway: same.Gateway, Source: netip.MustParseAddr("172.18.0.3")}) {
+			t.Errorf("%s: plan %s", tt.name, lines(r.Want, s.Name))
 		}
 		fresh := s
 		fresh.Ours = nil

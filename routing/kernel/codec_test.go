@@ -172,7 +172,7 @@ func FuzzDecode(f *testing.F) {
 		decodeLink(b)
 		decodeRule(b)
 		decodeNetconf(b)
-		in := InterestIn(NewSet(samples()...), 7)
+		in := InterestIn(NewSet(samples()...), Config{Steering: Steering{Table: 7}})
 		for typ := uint16(unix.RTM_NEWLINK); typ <= unix.RTM_DELNETCONF; typ++ {
 			in.concerns(typ, b)
 		}
@@ -183,7 +183,7 @@ func FuzzDecode(f *testing.F) {
 func TestInterest(t *testing.T) {
 	r := sampleRoute
 	n := Neighbour{Index: 2, Addr: netip.MustParseAddr("169.254.169.4"), MAC: DefaultNextHopMAC()}
-	in := InterestIn(NewSet(r, n), 7)
+	in := InterestIn(NewSet(r, n), Config{Steering: Steering{Table: 7}})
 	other := r
 	other.Dst = netip.MustParsePrefix("192.0.2.0/24")
 	part, wider := r, r

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -255,13 +256,13 @@ func (w *Watcher) Close() { w.socket.Close() }
 // It only triggers a round; the round reads the kernel.
 type Interest struct {
 	Table uint32              // the steering table, where routes of others count too
-	Dsts  []netip.Prefix      // destinations of our routes: others may replace them or take a part
+	Dsts  []netip.Prefix      // service CIDRs and destinations of our routes: others may replace them or take a part
 	Hops  map[netip.Addr]bool // addresses of our neighbours
 }
 
-// InterestIn returns the notifications that affect the entries of a plan.
-func InterestIn(want routing.Set, table uint32) Interest {
-	in := Interest{Table: table, Hops: map[netip.Addr]bool{}}
+// InterestIn returns the notifications that affect the entries of a plan for c.
+func InterestIn(want routing.Set, c routing.Config) Interest {
+	in := Interest{Table: c.Steering.Table, Dsts: slices.Clone(c.ServiceCIDRs), Hops: map[netip.Addr]bool{}}
 	for e := range want {
 		switch e := e.(type) {
 		case routing.Route:

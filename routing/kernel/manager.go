@@ -261,7 +261,7 @@ func (m *Manager) round(ctx context.Context) (wait time.Duration, err error) {
 	r := routing.Plan(m.config, s, m.devices)
 	r.Problems = append(r.Problems, refused...)
 	m.devices = r.Devices
-	in := InterestIn(r.Want, m.config.Steering.Table)
+	in := InterestIn(r.Want, m.config)
 	m.interest.Store(&in)
 
 	have := s.Have()
@@ -351,7 +351,9 @@ func (m *Manager) count(s routing.State, r routing.Result, ops []routing.Op, now
 	}
 	st.Problems = found
 	if err != nil {
-		m.log.Error("Routing round failed", "err", err)
+		if m.retry == 0 { // the first of a series
+			m.log.Error("Routing round failed", "err", err)
+		}
 		return
 	}
 	st.Synced = time.Now()
