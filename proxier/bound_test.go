@@ -32,8 +32,8 @@ func (r *rig) served(i int) bool {
 	return false
 }
 
-// sizeOf is what a Service of two endpoints counts.
-func sizeOf(objects []kube.Object) int {
+// elementsOf is what a Service of two endpoints counts.
+func elementsOf(objects []kube.Object) int {
 	out := services.Build(services.Input{Service: objects[0].(*kube.Service),
 		Slices: []*kube.EndpointSlice{objects[1].(*kube.EndpointSlice), objects[2].(*kube.EndpointSlice)}, Node: services.Node{Name: "node-1"}})
 	return out.Size()
@@ -42,7 +42,7 @@ func sizeOf(objects []kube.Object) int {
 // A Service that asks for more than one may have is not served, and is named; all others are, and it is again when it
 // asks for less.
 func TestTooLargeService(t *testing.T) {
-	r := bounded(t, sizeOf(service(1, 10)), 0)
+	r := bounded(t, elementsOf(service(1, 10)), 0)
 	r.set(service(1, 10)...)
 	r.set(service(2, 11)...)
 	r.sync()
@@ -104,7 +104,7 @@ func TestTooManyFrontends(t *testing.T) {
 // When there is no room for all, those that are served keep what they have, and room goes to the oldest that waits. One
 // namespace leaves room for others.
 func TestNoRoomForAll(t *testing.T) {
-	one := sizeOf(service(1, 2))
+	one := elementsOf(service(1, 2))
 	r := bounded(t, 0, 6*one) // three in one namespace
 	for _, i := range []int{5, 4, 3, 2} {
 		r.set(service(i, 2)...)

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -139,20 +138,6 @@ func (r repair) count(m *metrics.Family) {
 		m.DriftRepaired("chain", 1)
 	}
 	m.DriftRepaired("element", r.elements)
-}
-
-// blamesElement tells whether the kernel refused an element for what it is. Other errors are no Service's fault: the table is
-// gone, memory is short, or another program was faster.
-func blamesElement(err error) bool {
-	var op *kernel.OpError
-	if !errors.As(err, &op) || op.Element == nil {
-		return false
-	}
-	switch op.Errno {
-	case syscall.ENOENT, syscall.ENOMEM, syscall.EBUSY, syscall.EINTR, syscall.ENOBUFS, syscall.EAGAIN, syscall.EPERM:
-		return false
-	}
-	return true
 }
 
 // culprit returns the update that has the element of a refused transaction, nil if none has.

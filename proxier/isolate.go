@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+
+	"github.com/nftproxy/nftproxy/nft"
 )
 
 // isolation finds the Services that the kernel refuses, so that all others are served. It never looks at what an error says
@@ -21,6 +23,8 @@ type isolation struct {
 	// first wrote something.
 	wrote, elements int
 	repaired        bool
+	// inChunks commits what fits into one transaction at a time: after a refusal of several the tables are not known.
+	inChunks bool
 	// suspects were refused on their own, with the error: they are tried again after all others, as what they collide with
 	// may be about to go.
 	suspects []suspect
@@ -56,26 +60,36 @@ func (i *isolation) change(ctx context.Context, updates []*update) error {
 
 // halve commits updates, and the halves of those that the kernel refuses together.
 func (i *isolation) halve(ctx context.Context, updates []*update) error {
-	n, err := i.tables.change(updates, i.node)
-	i.elements += n
-	switch {
-	case err == nil:
-		i.committed(updates)
-		return nil
-	case !blamesElement(err), !i.tables.known && len(updates) > 1:
-		return err // a comparison finds out
-	case !i.tables.known: // it is so large that it is more than one transaction
-		i.planner.refuse(ctx, updates[0], err)
-		return err
-	case len(updates) == 1:
-		i.suspects = append(i.suspects, suspect{updates[0], err})
-		return nil
+	if !i.inChunks || len(updates) == 1 || sizeOf(updates) <= nft.ChunkSize {
+		n, err := i.tables.change(updates, i.node)
+		i.elements += n
+		switch {
+		case err == nil:
+			i.committed(updates)
+			return nil
+		case !blamesElement(err), !i.tables.known && len(updates) > 1:
+			return err // a comparison finds out
+		case !i.tables.known: // it is so large that it is more than one transaction
+			i.planner.refuse(ctx, updates[0], err)
+			return err
+		case len(updates) == 1:
+			i.suspects = append(i.suspects, suspect{updates[0], err})
+			return nil
+		}
 	}
 	half := len(updates) / 2
 	if err := i.halve(ctx, updates[:half]); err != nil {
 		return err
 	}
 	return i.halve(ctx, updates[half:])
+}
+
+// sizeOf bounds the elements that updates change.
+func sizeOf(updates []*update) (n int) {
+	for _, u := range updates {
+		n += u.present().length() + u.next.length()
+	}
+	return n
 }
 
 // singleCulprits is how many Services one comparison sets aside one by one. More are held back together and added by halves:
@@ -107,6 +121,7 @@ func (i *isolation) compare(ctx context.Context, updates []*update, first bool) 
 	for _, u := range held {
 		u.absent = true
 	}
+	i.inChunks = true
 	return i.change(ctx, held)
 }
 

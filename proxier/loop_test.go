@@ -54,11 +54,14 @@ type faulty struct {
 }
 
 type faults struct {
-	refuse  atomic.Pointer[string] // refuse batches with an element of this comment
-	lie     atomic.Bool            // commit, and report a failure
-	fail    atomic.Bool            // do not commit, and report a failure that is about no element
-	commits atomic.Int64
-	written atomic.Int64 // elements
+	refuse atomic.Pointer[string] // refuse batches with an element of this comment
+	// refusePrefix refuses batches with an element whose comment begins so, with errno if that is set.
+	refusePrefix atomic.Pointer[string]
+	errno        atomic.Int64
+	lie          atomic.Bool // commit, and report a failure
+	fail         atomic.Bool // do not commit, and report a failure that is about no element
+	commits      atomic.Int64
+	written      atomic.Int64 // elements
 }
 
 func (k *faulty) CommitAll(batches []*nft.Batch, _ func(kernel.Committed)) error {
@@ -79,6 +82,15 @@ func (k *faulty) commitOne(b *nft.Batch) error {
 	if name := k.refuse.Load(); name != nil {
 		if e := b.Find(func(e nft.Element) bool { return e.Comment == *name }); e != nil {
 			return &kernel.OpError{Op: "add elements", Family: b.Family(), Element: e, Errno: syscall.EINVAL}
+		}
+	}
+	if prefix := k.refusePrefix.Load(); prefix != nil {
+		if e := b.Find(func(e nft.Element) bool { return strings.HasPrefix(e.Comment, *prefix) }); e != nil {
+			errno := syscall.Errno(k.errno.Load())
+			if errno == 0 {
+				errno = syscall.EINVAL
+			}
+			return &kernel.OpError{Op: "add elements", Family: b.Family(), Element: e, Errno: errno}
 		}
 	}
 	if k.fail.Load() {
@@ -447,12 +459,15 @@ func TestOlderServiceKeepsItsAddress(t *testing.T) {
 type told struct {
 	mu      sync.Mutex
 	offered map[ctsync.Frontend]ctsync.Change
+	resyncs atomic.Int64
 }
+
+func newTold() *told { return &told{offered: map[ctsync.Frontend]ctsync.Change{}} }
 
 func (f *told) Announce([]ctsync.Change)       {}
 func (f *told) SetNodePortAddrs([]netip.Addr)  {}
 func (f *told) SetServiceCIDRs([]netip.Prefix) {}
-func (f *told) Resync()                        {}
+func (f *told) Resync()                        { f.resyncs.Add(1) }
 func (f *told) Update(changes []ctsync.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

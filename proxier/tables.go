@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 
 	"k8s.io/klog/v2"
 
@@ -243,4 +244,18 @@ func (t *tables) sweep(ctx context.Context) {
 		}
 		t.table[f].Committed()
 	}
+}
+
+// blamesElement tells whether the kernel refused an element for what it is. Other errors are no Service's fault: the table is
+// gone, memory is short, or another program was faster.
+func blamesElement(err error) bool {
+	var op *kernel.OpError
+	if !errors.As(err, &op) || op.Element == nil {
+		return false
+	}
+	switch op.Errno {
+	case syscall.ENOENT, syscall.ENOMEM, syscall.EBUSY, syscall.EINTR, syscall.ENOBUFS, syscall.EAGAIN, syscall.EPERM:
+		return false
+	}
+	return true
 }

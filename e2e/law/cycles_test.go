@@ -22,7 +22,7 @@ import (
 // acyclic are the packages whose files call each other in one direction only, so that they can be read from the top down,
 // with the number of files that are still part of a cycle.
 var acyclic = map[string]int{
-	"proxier": 99,
+	"proxier": 0,
 }
 
 // TestFilesCallOneWay fails when two files of a package call each other, directly or by way of others. A call or any other use
