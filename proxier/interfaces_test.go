@@ -4,6 +4,8 @@
 package proxier
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"testing"
 
@@ -54,4 +56,39 @@ func TestManyAddressesComeAndGo(t *testing.T) {
 		}
 		return false
 	})
+}
+
+// A device is renamed: the rule of the masquerade subnet names it.
+func TestRenamedDevice(t *testing.T) {
+	ns := newNS(t)
+	h, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	address, err := netlink.ParseAddr("198.18.0.1/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	device := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "before"}, PeerName: "peer"}
+	if err := errors.Join(h.LinkAdd(device), h.AddrAdd(device, address)); err != nil {
+		t.Fatal(err)
+	}
+	changed := make(chan struct{}, 1)
+	w := newInterfaceWatch(int(ns), true, func() { kick(changed) })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); watchInterfaces(ctx, w) }()
+	at := netip.MustParseAddr("198.18.0.1")
+	for w.current().byAddr[at] != "before" {
+		<-changed
+	}
+	if err := h.LinkSetName(device, "after"); err != nil {
+		t.Fatal(err)
+	}
+	for w.current().byAddr[at] != "after" {
+		<-changed
+	}
+	cancel()
+	<-done
 }

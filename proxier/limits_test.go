@@ -6,7 +6,9 @@ package proxier
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -162,4 +164,128 @@ func TestTriggersAreBounded(t *testing.T) {
 	if n := len(tr.take().triggers); n != maxTriggers {
 		t.Errorf("%d times are kept", n)
 	}
+}
+
+// Before all kinds are listed nothing is taken, and endpoints change.
+func TestTriggersAreBoundedBeforeTheFirstSync(t *testing.T) {
+	tr := newTracker(func() {}, func(kube.Kind, int, int) {})
+	slice := service(1, 1)[1].(*kube.EndpointSlice)
+	slice.Changed = time.Now()
+	for range 3 * maxTriggers {
+		tr.Set(slice)
+	}
+	if n := len(tr.take().triggers); n != maxTriggers {
+		t.Errorf("%d times are kept", n)
+	}
+}
+
+// What is pending is counted as it comes, and is none once a pass has taken it.
+func TestPendingChanges(t *testing.T) {
+	total, pending := map[kube.Kind]int{}, map[kube.Kind]int{}
+	tr := newTracker(func() {}, func(k kube.Kind, n, now int) {
+		total[k] += n
+		pending[k] = now
+	})
+	check := func(step string, services, slices, servicesPending, slicesPending int) {
+		t.Helper()
+		if total[kube.KindService] != services || total[kube.KindEndpointSlice] != slices ||
+			pending[kube.KindService] != servicesPending || pending[kube.KindEndpointSlice] != slicesPending {
+			t.Errorf("%s: total %v, pending %v", step, total, pending)
+		}
+	}
+	for _, o := range service(1, 1) {
+		tr.Set(o)
+	}
+	check("queued", 1, 2, 1, 2)
+	work := tr.take()
+	check("taken", 1, 2, 0, 0)
+	tr.Delete(kube.Ref{Kind: kube.KindService, Name: kube.Name{Namespace: "default", Name: "svc-1"}})
+	tr.giveBack(work)
+	check("failed", 2, 2, 2, 2)
+}
+
+// The time of a trigger counts for the family of its slice only.
+func TestTriggersOfOneFamily(t *testing.T) {
+	p := starting(t, &scale{}, [][]kube.Object{service(1, 1)})
+	p.round(t.Context())
+	slice := service(1, 2)[2].(*kube.EndpointSlice) // IPv6
+	slice.Changed = time.Now()
+	p.Sink().Set(slice)
+	p.round(t.Context())
+	families, err := p.opt.Metrics.Gatherer().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "kubeproxy_network_programming_duration_seconds" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			want := uint64(0)
+			if m.GetLabel()[0].GetValue() == "IPv6" {
+				want = 1
+			}
+			if n := m.GetHistogram().GetSampleCount(); n != want {
+				t.Errorf("%v: %d observations, want %d", m.GetLabel(), n, want)
+			}
+		}
+		return
+	}
+	t.Error("no such metric")
+}
+
+// One Service of 20,000 ports with 10,000 endpoints, which the API server accepts, is set aside before memory is taken for it.
+func TestHugeService(t *testing.T) {
+	name := kube.Name{Namespace: "default", Name: "huge"}
+	svc := &kube.Service{Name: name, Created: 1, ClusterIPs: [2]netip.Addr{netip.MustParseAddr("10.96.9.9")}}
+	var slices []kube.Object
+	for i := range 20_000 {
+		svc.Ports = append(svc.Ports, kube.ServicePort{Name: kube.Intern(fmt.Sprint("p", i)), Proto: kube.TCP, Port: uint16(i + 1)})
+	}
+	for i := range 10 {
+		s := &kube.EndpointSlice{Name: kube.Name{Namespace: "default", Name: fmt.Sprint("huge-", i)}, Service: name}
+		for _, p := range svc.Ports {
+			s.Ports = append(s.Ports, kube.SlicePort{Name: p.Name, Proto: p.Proto, Port: p.Port})
+		}
+		for e := range 1000 {
+			s.Endpoints = append(s.Endpoints, kube.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i*4 + e>>8), byte(e)}), Ready: true, Serving: true})
+		}
+		slices = append(slices, s)
+	}
+	p := starting(t, &scale{}, [][]kube.Object{service(1, 2), {svc}, slices})
+	p.opt.Config.Own.MaxServiceElements = 100_000
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p.round(t.Context())
+	runtime.ReadMemStats(&after)
+	if a := p.planner.aside[name]; len(p.planner.committed) != 1 || a == nil || a.reason != tooLarge {
+		t.Fatalf("%d Services are served, %+v", len(p.planner.committed), a)
+	}
+	if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 64 {
+		t.Errorf("%d MiB allocated", mib)
+	}
+}
+
+// A large Service that changes all the time leaves time for others: it is not built again at once.
+func TestLargeServiceHasABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := starting(t, &scale{}, [][]kube.Object{service(1, 2), service(2, 2)})
+		p.round(t.Context())
+		name := kube.Name{Namespace: "default", Name: "svc-1"}
+		p.planner.budgets[name] = time.Now().Add(time.Second) // as after a build of 250 ms
+		p.Sink().Set(service(1, 3)[1])
+		p.Sink().Set(service(2, 3)[1])
+		wait := p.round(t.Context())
+		size := func(i int) int {
+			return len(p.planner.committed[kube.Name{Namespace: "default", Name: fmt.Sprint("svc-", i)}].ports[0].Cluster)
+		}
+		if size(1) != 2 || size(2) != 3 || wait > time.Second {
+			t.Errorf("%d and %d endpoints, the next look in %v", size(1), size(2), wait)
+		}
+		time.Sleep(wait)
+		p.round(t.Context())
+		if size(1) != 3 {
+			t.Error("the large Service is not built when its time has come")
+		}
+	})
 }

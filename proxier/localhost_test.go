@@ -63,18 +63,18 @@ func TestLoopbackTarget(t *testing.T) {
 		node nodeAddrs
 		want string
 	}{
-		{"ClusterIP", nodePort(30080), node, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
-		{"external Local", nodePort(30080, func(p *services.Port) { p.Frontends[1].Local = true }), node, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
-		{"internal Local", nodePort(30080, internalLocal), node, "TCP 127.0.0.1:30080=web:172.18.0.11:30080"},
-		{"internal Local, no NodePorts at the node", nodePort(30080, internalLocal), nodeAddrs{}, "TCP 127.0.0.1:30080=web:10.0.0.1:80"},
-		{"ClusterIP of another", nodePort(30080, noClusterIP), node, "TCP 127.0.0.1:30080=web:172.18.0.11:30080"},
+		{"ClusterIP", nodePort(30080), node, "tcp 127.0.0.1:30080=web:10.0.0.1:80"},
+		{"external Local", nodePort(30080, func(p *services.Port) { p.Frontends[1].Local = true }), node, "tcp 127.0.0.1:30080=web:10.0.0.1:80"},
+		{"internal Local", nodePort(30080, internalLocal), node, "tcp 127.0.0.1:30080=web:172.18.0.11:30080"},
+		{"internal Local, no NodePorts at the node", nodePort(30080, internalLocal), nodeAddrs{}, "tcp 127.0.0.1:30080=web:10.0.0.1:80"},
+		{"ClusterIP of another", nodePort(30080, noClusterIP), node, "tcp 127.0.0.1:30080=web:172.18.0.11:30080"},
 		{"nowhere to go", nodePort(30080, noClusterIP), nodeAddrs{}, ""},
 		{"no endpoint", nodePort(30080, func(p *services.Port) { p.Served = false }), node, ""},
 		{"NodePort of another", nodePort(0), node, ""},
 		{"SCTP", nodePort(30080, func(p *services.Port) { p.Proto = nft.SCTP }), node, ""},
 		{"UDP over IPv6", nodePort(30080, func(p *services.Port) {
 			p.Proto, p.Family, p.Frontends[0].Addr = nft.UDP, nft.IPv6, netip.MustParseAddr("fd00::1")
-		}), node, "UDP [::1]:30080=web:[fd00::1]:80"},
+		}), node, "udp [::1]:30080=web:[fd00::1]:80"},
 	} {
 		got := loopbackState{}
 		got.Update(loopbackPorts(kube.Name{Namespace: "d", Name: "web"}, c.e.ports, c.node))
@@ -103,18 +103,18 @@ func TestLocalhostListener(t *testing.T) {
 		want string
 	}{
 		{"new", func() map[kube.Name]*entry { return map[kube.Name]*entry{a: nodePort(1), b: nodePort(2, local)} },
-			"TCP 127.0.0.1:1=a:10.0.0.1:80 TCP 127.0.0.1:2=b:172.18.0.11:2"},
+			"tcp 127.0.0.1:1=a:10.0.0.1:80 tcp 127.0.0.1:2=b:172.18.0.11:2"},
 		{"exchanged", func() map[kube.Name]*entry { return map[kube.Name]*entry{a: nodePort(2), b: nodePort(1, local)} },
-			"TCP 127.0.0.1:1=b:172.18.0.11:1 TCP 127.0.0.1:2=a:10.0.0.1:80"},
+			"tcp 127.0.0.1:1=b:172.18.0.11:1 tcp 127.0.0.1:2=a:10.0.0.1:80"},
 		{"another address of the node", func() map[kube.Name]*entry { at("172.18.0.12"); return nil },
-			"TCP 127.0.0.1:1=b:172.18.0.12:1 TCP 127.0.0.1:2=a:10.0.0.1:80"},
+			"tcp 127.0.0.1:1=b:172.18.0.12:1 tcp 127.0.0.1:2=a:10.0.0.1:80"},
 		{"handed over", func() map[kube.Name]*entry { return map[kube.Name]*entry{a: nil, b: nodePort(2, local)} },
-			"TCP 127.0.0.1:2=b:172.18.0.12:2"},
+			"tcp 127.0.0.1:2=b:172.18.0.12:2"},
 		{"no endpoint", func() map[kube.Name]*entry {
 			return map[kube.Name]*entry{b: nodePort(2, func(p *services.Port) { p.Served = false })}
 		}, ""},
 		{"served again", func() map[kube.Name]*entry { return map[kube.Name]*entry{b: nodePort(2)} },
-			"TCP 127.0.0.1:2=b:10.0.0.1:80"},
+			"tcp 127.0.0.1:2=b:10.0.0.1:80"},
 		{"gone", func() map[kube.Name]*entry { return map[kube.Name]*entry{b: nil} }, ""},
 	} {
 		var updates []*update

@@ -5,6 +5,8 @@ package proxier
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nftproxy/nftproxy/ctsync"
@@ -126,6 +128,129 @@ func TestFlowsOfExternal(t *testing.T) {
 			if text != want {
 				t.Errorf("%s: %v: told %q, want %q", tt.name, f, text, want)
 			}
+		}
+	}
+}
+
+// TestNodeIsKept: the Node object is deleted, or comes back before it is initialised: its addresses stay. Before it was
+// ever seen NodePorts are not served at all, rather than at every address.
+func TestNodeIsKept(t *testing.T) {
+	v4, pods := netip.MustParseAddr("172.18.0.11"), netip.MustParsePrefix("10.244.1.0/24")
+	c := &config.Config{NodeName: "node-1", NodePorts: config.NodePortAddresses{Primary: true}, DetectLocal: config.DetectLocal{Mode: config.LocalByNodeCIDR}}
+	tr := newTracker(func() {}, func(kube.Kind, int, int) {})
+	state := func() nodeState {
+		return tr.state(c, interfaces{addrs: []netip.Addr{v4, netip.MustParseAddr("192.0.2.77")}}, nil)
+	}
+	if s := state(); s.families[0].config.NodePortAll || len(s.nodePortAddrs()) != 0 {
+		t.Errorf("before the Node is known NodePorts are taken at %v, all: %t", s.nodePortAddrs(), s.families[0].config.NodePortAll)
+	}
+	name := kube.Name{Name: "node-1"}
+	tr.Set(&kube.Node{Name: name, Addrs: []netip.Addr{v4}, PodCIDRs: []netip.Prefix{pods}, Zone: "a"})
+	want := state()
+	if !slices.Equal(want.nodePortAddrs(), []netip.Addr{v4}) {
+		t.Fatalf("NodePorts are taken at %v", want.nodePortAddrs())
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+	}{
+		{"deleted", func() { tr.Delete(kube.Ref{Kind: kube.KindNode, Name: name}) }},
+		{"not initialised", func() { tr.Set(&kube.Node{Name: name, Zone: "a"}) }},
+	} {
+		step.do()
+		got := state()
+		if !got.sameServices(&want) || !slices.Equal(got.nodePortAddrs(), want.nodePortAddrs()) || got.families[0].config != want.families[0].config {
+			t.Errorf("%s: %+v, want %+v", step.name, got, want)
+		}
+		if _, gone, _ := tr.cluster(); gone != (step.name == "deleted") {
+			t.Errorf("%s: gone is %t", step.name, gone)
+		}
+	}
+	c.Manifests = "/etc/nftproxy/manifests"
+	if s := newTracker(func() {}, func(kube.Kind, int, int) {}).state(c, interfaces{}, nil); !s.families[0].config.NodePortAll {
+		t.Error("manifests need no Node, and NodePorts are not taken without one")
+	}
+}
+
+// TestLinkLocalChangesNothing: each new veth has a link-local address, and nothing depends on it.
+func TestLinkLocalChangesNothing(t *testing.T) {
+	c := &config.Config{NodePorts: config.NodePortAddresses{All: true}}
+	c.Own.Routing.Steering.Enabled = true
+	v4 := netip.MustParseAddr("172.18.0.11")
+	before := (&nodeInputs{config: c, interfaces: interfaces{addrs: []netip.Addr{v4}}}).state()
+	after := (&nodeInputs{config: c, interfaces: interfaces{addrs: []netip.Addr{v4, netip.MustParseAddr("fe80::1")}}}).state()
+	if !before.sameServices(&after) || !slices.Equal(before.nodePortAddrs(), after.nodePortAddrs()) {
+		t.Errorf("%+v, want %+v", after, before)
+	}
+}
+
+// TestServiceCIDRs: a range that contains addresses which are no ClusterIPs does not count.
+func TestServiceCIDRs(t *testing.T) {
+	in := nodeInputs{
+		config: &config.Config{},
+		node: &kube.Node{Addrs: []netip.Addr{netip.MustParseAddr("172.18.0.11")},
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}},
+		apiServer: apiServer{
+			clusterIPs: [2]netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			endpoints:  []netip.AddrPort{netip.MustParseAddrPort("10.96.0.1:443"), netip.MustParseAddrPort("192.0.2.5:6443")},
+		},
+	}
+	for text, refused := range map[string]string{
+		"10.96.0.0/12":     "", // the proxy reaches the API server at its ClusterIP
+		"fd00:10:96::/112": "",
+		"0.0.0.0/0":        "node's address",
+		"172.16.0.0/12":    "node's address",
+		"192.0.2.0/24":     "API server's address",
+		"10.244.0.0/16":    "pods' range",
+		"10.244.1.64/26":   "", // a part of the pods' range: the kernel has both
+	} {
+		in.cidrs = []*kube.ServiceCIDR{{Name: kube.Name{Name: "x"}, Prefixes: []netip.Prefix{netip.MustParsePrefix(text)}}}
+		s := in.state()
+		why := s.refused[kube.Name{Name: "x"}]
+		if (why != "") != (refused != "") || !strings.Contains(why, refused) || len(s.cidrs) != map[bool]int{true: 1}[refused == ""] {
+			t.Errorf("%s: refused for %q, want %q; %v count", text, why, refused, s.cidrs)
+		}
+	}
+}
+
+// TestGuarded: what the node and the proxy depend on is no Service's, whatever objects say.
+func TestGuarded(t *testing.T) {
+	node, api := netip.MustParseAddr("172.18.0.11"), netip.MustParseAddrPort("192.0.2.5:6443")
+	in := nodeInputs{
+		config:    &config.Config{NodeIP: node, ExternalIPs: config.ExternalIPs{All: true}, Healthz: "0.0.0.0:10256"},
+		apiServer: apiServer{clusterIPs: [2]netip.Addr{netip.MustParseAddr("10.96.0.1")}, endpoints: []netip.AddrPort{api}},
+	}
+	g := in.guard()
+	for _, tt := range []struct {
+		at      string
+		source  services.ClaimSource
+		proto   nft.Proto
+		refused bool
+	}{
+		{"192.0.2.5:6443", services.FromUser, nft.TCP, true},
+		{"192.0.2.5:6443", services.FromLoadBalancer, nft.TCP, true},
+		{"192.0.2.5:6443", services.FromUser, nft.UDP, false},
+		{"192.0.2.5:443", services.FromUser, nft.TCP, false},
+		{"10.96.0.1:8443", services.FromUser, nft.TCP, true},
+		{"10.96.0.1:443", services.FromAllocator, nft.TCP, false}, // default/kubernetes itself
+		{"172.18.0.11:22", services.FromUser, nft.TCP, true},
+		{"172.18.0.11:10250", services.FromUser, nft.TCP, true},
+		{"172.18.0.11:10256", services.FromUser, nft.TCP, true},
+		{"172.18.0.11:10250", services.FromLoadBalancer, nft.TCP, false},
+		{"172.18.0.11:83", services.FromUser, nft.TCP, false}, // as with kube-proxy
+		{"198.51.100.1:443", services.FromUser, nft.TCP, false},
+	} {
+		at := netip.MustParseAddrPort(tt.at)
+		why := g.refuses(services.Claim{Family: nft.IPv4, Addr: at.Addr(), Proto: tt.proto, Port: at.Port(), Source: tt.source})
+		if (why != "") != tt.refused {
+			t.Errorf("%s of source %d: %q, want refused: %t", tt.at, tt.source, why, tt.refused)
+		}
+	}
+	in.config.ExternalIPs = config.ExternalIPs{CIDRs: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+	g = in.guard()
+	for text, refused := range map[string]bool{"198.51.100.1": false, "203.0.113.1": true} {
+		if why := g.refuses(services.Claim{Addr: netip.MustParseAddr(text), Port: 80, Source: services.FromUser}); (why != "") != refused {
+			t.Errorf("%s: %q, want refused: %t", text, why, refused)
 		}
 	}
 }
