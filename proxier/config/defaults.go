@@ -13,21 +13,13 @@ import (
 	kubeproxyconfig "k8s.io/kube-proxy/config/v1alpha1"
 )
 
-// kube-proxy's defaults (v1.36). Each is named in its documentation.
+// kube-proxy's defaults (v1.36) that are needed more than once.
 const (
+	defaultBindAddress   = "0.0.0.0"
 	healthzPort          = 10256
 	metricsPort          = 10249
 	defaultMasqueradeBit = 14
-	defaultOOMScoreAdj   = -999
 	defaultSyncPeriod    = 30 * time.Second
-	defaultResync        = 15 * time.Minute
-	defaultMaxPerCore    = 32 * 1024
-	defaultConntrackMin  = 128 * 1024
-	defaultEstablished   = 24 * time.Hour
-	defaultCloseWait     = time.Hour
-	defaultContentType   = "application/vnd.kubernetes.protobuf"
-	defaultQPS           = 5
-	defaultBurst         = 10
 )
 
 // Keywords of nodePortAddresses (kube-proxy v1.36 has only the first, v1.37 the first three) and of externalIPs.allow
@@ -42,9 +34,9 @@ const (
 // setDefaults fills what is unset, as kube-proxy does. Two things differ: minSyncPeriod stays 0 (kube-proxy: 1 s),
 // because a pause between transactions has no benefit here, and what depends on the mode is left to resolve.
 func setDefaults(k *kubeproxyconfig.KubeProxyConfiguration) {
-	orValue(&k.BindAddress, "0.0.0.0")
+	orValue(&k.BindAddress, defaultBindAddress)
 	// In IPv6 form when bindAddress is IPv6 or, as in kube-proxy, no address at all.
-	any, loopback := "0.0.0.0", "127.0.0.1"
+	any, loopback := defaultBindAddress, "127.0.0.1"
 	if a, ok := parseAddr(k.BindAddress); !ok || a.Is6() {
 		any, loopback = "::", "::1"
 	}
@@ -53,24 +45,24 @@ func setDefaults(k *kubeproxyconfig.KubeProxyConfiguration) {
 	k.HealthzBindAddress = withPort(k.HealthzBindAddress, healthzPort)
 	k.MetricsBindAddress = withPort(k.MetricsBindAddress, metricsPort)
 
-	orValue(&k.ClientConnection.ContentType, defaultContentType)
-	orValue(&k.ClientConnection.QPS, defaultQPS)
-	orValue(&k.ClientConnection.Burst, defaultBurst)
+	orValue(&k.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
+	orValue(&k.ClientConnection.QPS, 5)
+	orValue(&k.ClientConnection.Burst, 10)
 
 	ct := &k.Conntrack
-	orPointer(&ct.MaxPerCore, defaultMaxPerCore)
-	orPointer(&ct.Min, defaultConntrackMin)
-	orPointer(&ct.TCPEstablishedTimeout, metav1.Duration{Duration: defaultEstablished})
-	orPointer(&ct.TCPCloseWaitTimeout, metav1.Duration{Duration: defaultCloseWait})
+	orPointer(&ct.MaxPerCore, 32*1024)
+	orPointer(&ct.Min, 128*1024)
+	orPointer(&ct.TCPEstablishedTimeout, metav1.Duration{Duration: 24 * time.Hour})
+	orPointer(&ct.TCPCloseWaitTimeout, metav1.Duration{Duration: time.Hour})
 
 	for _, period := range []*metav1.Duration{&k.IPTables.SyncPeriod, &k.IPVS.SyncPeriod, &k.NFTables.SyncPeriod} {
 		orValue(&period.Duration, defaultSyncPeriod)
 	}
-	orValue(&k.ConfigSyncPeriod.Duration, defaultResync)
+	orValue(&k.ConfigSyncPeriod.Duration, 15*time.Minute)
 	orPointer(&k.IPTables.LocalhostNodePorts, true)
 	orPointer(&k.IPTables.MasqueradeBit, defaultMasqueradeBit)
 	orPointer(&k.NFTables.MasqueradeBit, defaultMasqueradeBit)
-	orPointer(&k.OOMScoreAdj, defaultOOMScoreAdj)
+	orPointer(&k.OOMScoreAdj, -999)
 	if k.FeatureGates == nil {
 		k.FeatureGates = map[string]bool{}
 	}

@@ -40,16 +40,16 @@ func (d *documents) decodeFile(name string, data []byte) error {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err == nil && emptyDocument(doc) {
-			continue
-		}
+		var added bool
 		if err == nil {
-			err = d.add(doc)
+			added, err = d.add(doc)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: document %d: %w", name, i, err)
 		}
-		found++
+		if added {
+			found++
+		}
 	}
 	if found == 0 {
 		return fmt.Errorf("%s: contains neither a %s nor an %s", name, kubeKind, OwnKind)
@@ -57,49 +57,50 @@ func (d *documents) decodeFile(name string, data []byte) error {
 	return nil
 }
 
-// add decodes one document. The own kind is decoded strictly. kube-proxy's is decoded leniently with a warning when
-// only unknown or duplicate fields are wrong, as kube-proxy does it: its file may be of a later release.
-func (d *documents) add(doc []byte) error {
+// add decodes one document, unless it is empty. The own kind is decoded strictly. kube-proxy's is decoded leniently
+// with a warning when only unknown or duplicate fields are wrong, as kube-proxy does it: its file may be of a later
+// release.
+func (d *documents) add(doc []byte) (added bool, err error) {
+	text, err := yaml.YAMLToJSON(doc)
+	if err != nil || string(text) == "null" { // blanks and comments
+		return false, err
+	}
 	var meta struct{ APIVersion, Kind string }
-	if err := yaml.Unmarshal(doc, &meta); err != nil {
-		return err
+	if err := json.Unmarshal(text, &meta); err != nil {
+		return false, err
 	}
 	switch {
 	case meta.APIVersion == OwnAPIVersion && meta.Kind == OwnKind:
 		if d.own != nil {
-			return fmt.Errorf("a second %s", OwnKind)
+			return false, fmt.Errorf("a second %s", OwnKind)
 		}
 		d.own = newOwn()
-		strict, err := decode(doc, d.own)
+		strict, err := decode(doc, text, d.own)
 		if err := errors.Join(append([]error{err}, strict...)...); err != nil {
-			return fmt.Errorf("%s: %w", OwnKind, err)
+			return false, fmt.Errorf("%s: %w", OwnKind, err)
 		}
 	case meta.APIVersion == kubeproxyconfig.SchemeGroupVersion.String() && meta.Kind == kubeKind:
 		if d.kube != nil {
-			return fmt.Errorf("a second %s", kubeKind)
+			return false, fmt.Errorf("a second %s", kubeKind)
 		}
 		d.kube = &kubeproxyconfig.KubeProxyConfiguration{}
-		strict, err := decode(doc, d.kube)
+		strict, err := decode(doc, text, d.kube)
 		if err != nil {
-			return fmt.Errorf("%s: %w", kubeKind, err)
+			return false, fmt.Errorf("%s: %w", kubeKind, err)
 		}
 		for _, err := range strict {
 			d.warnings = append(d.warnings, fmt.Sprintf("%s: %v; ignored", kubeKind, err))
 		}
 	default:
-		return fmt.Errorf("apiVersion %q, kind %q: must be %s of %s, or %s of %s",
+		return false, fmt.Errorf("apiVersion %q, kind %q: must be %s of %s, or %s of %s",
 			meta.APIVersion, meta.Kind, kubeKind, kubeproxyconfig.SchemeGroupVersion, OwnKind, OwnAPIVersion)
 	}
-	return nil
+	return true, nil
 }
 
-// decode reads one document into a pointer to a struct. strict are the unknown and duplicate fields; all other fields
-// have been decoded nevertheless.
-func decode(doc []byte, into any) (strict []error, err error) {
-	text, err := yaml.YAMLToJSON(doc)
-	if err != nil {
-		return nil, err
-	}
+// decode reads one document, given also as JSON, into a pointer to a struct. strict are the unknown and duplicate
+// fields; all other fields have been decoded nevertheless.
+func decode(doc, text []byte, into any) (strict []error, err error) {
 	if _, err := yaml.YAMLToJSONStrict(doc); err != nil { // a key that occurs twice, with its line
 		strict = append(strict, err)
 	}
@@ -192,17 +193,6 @@ func editDistance(a, b string) int {
 		}
 	}
 	return row[len(b)]
-}
-
-// emptyDocument reports whether a document has nothing but blanks and comments.
-func emptyDocument(doc []byte) bool {
-	for line := range bytes.Lines(doc) {
-		line = bytes.TrimSpace(line)
-		if len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
-			return false
-		}
-	}
-	return true
 }
 
 // Write writes both documents with all defaults, as --write-config-to does. The KubeProxyConfiguration comes first,

@@ -36,9 +36,6 @@ type Options struct {
 	manifests, master                 string
 	hostnameOverride, metricsOverride string
 	healthzPort, metricsPort          int32
-	masqueradeAll                     bool
-	proxyMode, detectLocalMode        string
-	syncPeriod, minSyncPeriod         time.Duration
 }
 
 // flagsBesideConfig are the flags that count although --config is given.
@@ -70,12 +67,7 @@ var flagsWithoutEffect = map[string]string{
 
 // NewOptions returns the options with kube-proxy's defaults.
 func NewOptions() *Options {
-	o := &Options{
-		kube:        &kubeproxyconfig.KubeProxyConfiguration{},
-		healthzPort: healthzPort, metricsPort: metricsPort,
-		// As kube-proxy's help shows them: minSyncPeriod stays unset unless the flag is given.
-		syncPeriod: defaultSyncPeriod, minSyncPeriod: time.Second,
-	}
+	o := &Options{kube: &kubeproxyconfig.KubeProxyConfiguration{}, healthzPort: healthzPort, metricsPort: metricsPort}
 	setDefaults(o.kube)
 	return o
 }
@@ -95,9 +87,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.Int32Var(k.OOMScoreAdj, "oom-score-adj", *k.OOMScoreAdj, "oom_score_adj of the process, -1000 to 1000.")
 
 	// The HTTP servers.
-	fs.Var(&ipValue{to: &k.HealthzBindAddress, port: true}, "healthz-bind-address", "IP address and port of /healthz and /livez; empty disables them.")
-	fs.Var(&ipValue{to: &k.MetricsBindAddress, port: true}, "metrics-bind-address", "IP address and port of /metrics and the debug endpoints; empty disables them.")
-	fs.Var(&ipValue{to: &o.metricsOverride, port: true}, "metrics-bind-address-override", "IP address and port in place of the configuration file's metricsBindAddress, for manifests that serve metrics on the node's address.")
+	fs.StringVar(&k.HealthzBindAddress, "healthz-bind-address", k.HealthzBindAddress, "IP address and port of /healthz and /livez; empty disables them.")
+	fs.StringVar(&k.MetricsBindAddress, "metrics-bind-address", k.MetricsBindAddress, "IP address and port of /metrics and the debug endpoints; empty disables them.")
+	fs.StringVar(&o.metricsOverride, "metrics-bind-address-override", "", "IP address and port in place of the configuration file's metricsBindAddress, for manifests that serve metrics on the node's address.")
 	fs.BoolVar(&k.BindAddressHardFail, "bind-address-hard-fail", false, "Exit if one of the two addresses cannot be bound, instead of retrying every 5 seconds.")
 	fs.BoolVar(&k.EnableProfiling, "profiling", false, "Serve /debug/pprof and /debug/flags/v on the metrics address.")
 	fs.StringVar(&k.ShowHiddenMetricsForVersion, "show-hidden-metrics-for-version", "", "Release, as MAJOR.MINOR, whose hidden metrics are shown.")
@@ -113,19 +105,19 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.Int32Var(&client.Burst, "kube-api-burst", client.Burst, "Requests to the API server above the rate.")
 	fs.Float32Var(&client.QPS, "kube-api-qps", client.QPS, "Requests per second to the API server.")
 	fs.StringVar(&o.hostnameOverride, "hostname-override", "", "Name of the Node object, if it is not the host name.")
-	fs.Var(&ipValue{to: &k.BindAddress}, "bind-address", "Overrides the node's primary address. Nothing is bound to it.")
+	fs.StringVar(&k.BindAddress, "bind-address", k.BindAddress, "Overrides the node's primary address. Nothing is bound to it.")
 
 	// Traffic.
-	fs.StringVar(&o.proxyMode, "proxy-mode", "", "nftables or empty; there is no other mode.")
-	fs.BoolVar(&o.masqueradeAll, "masquerade-all", false, "Masquerade all traffic to ClusterIPs.")
-	fs.StringVar(&o.detectLocalMode, "detect-local-mode", "", "How traffic of local pods is detected: "+strings.Join(localModes(), ", ")+".")
+	fs.StringVar((*string)(&k.Mode), "proxy-mode", "", "nftables or empty; there is no other mode.")
+	fs.BoolVar(&k.NFTables.MasqueradeAll, "masquerade-all", false, "Masquerade all traffic to ClusterIPs.")
+	fs.StringVar((*string)(&k.DetectLocalMode), "detect-local-mode", "", "How traffic of local pods is detected: "+strings.Join(localModes(), ", ")+".")
 	fs.StringVar(&k.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "Bridge for --detect-local-mode=BridgeInterface.")
 	fs.StringVar(&k.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "Prefix for --detect-local-mode=InterfaceNamePrefix.")
 	fs.StringVar(&k.ClusterCIDR, "cluster-cidr", "", "Range of the pods' addresses for --detect-local-mode=ClusterCIDR, one per family, comma separated.")
 	fs.StringSliceVar(&k.NodePortAddresses, "nodeport-addresses", nil, "Where NodePorts are served: CIDRs and the keywords primary (default), localhost and all.")
 	// kube-proxy's nftables mode takes its periods from the flags named for iptables.
-	fs.DurationVar(&o.syncPeriod, "iptables-sync-period", o.syncPeriod, "Longest wait for the retry of a failed sync; twice this without success is unhealthy.")
-	fs.DurationVar(&o.minSyncPeriod, "iptables-min-sync-period", o.minSyncPeriod, "Shortest time between two syncs. If the flag is not given, there is none.")
+	fs.DurationVar(&k.NFTables.SyncPeriod.Duration, "iptables-sync-period", k.NFTables.SyncPeriod.Duration, "Longest wait for the retry of a failed sync; twice this without success is unhealthy.")
+	fs.DurationVar(&k.NFTables.MinSyncPeriod.Duration, "iptables-min-sync-period", 0, "Shortest time between two syncs (kube-proxy: 1s).")
 
 	// The sysctls of conntrack.
 	fs.Int32Var(ct.MaxPerCore, "conntrack-max-per-core", *ct.MaxPerCore, "Conntrack entries per CPU; 0 leaves the limit alone.")
@@ -170,50 +162,6 @@ func (o *Options) flagWarnings(fs *pflag.FlagSet) []string {
 	})
 	slices.Sort(out)
 	return out
-}
-
-// ipValue is the value of a flag that holds an IP address, with or without a port if port is set. Empty leaves an
-// address as it is, and disables a server.
-type ipValue struct {
-	to   *string
-	port bool
-}
-
-func (v *ipValue) Set(s string) error {
-	switch {
-	case s == "" && !v.port:
-		return nil
-	case s == "" || netutils.ParseIPSloppy(s) != nil:
-	case !v.port:
-		return fmt.Errorf("%q is not an IP address", s)
-	default:
-		host, port, err := net.SplitHostPort(s)
-		if err != nil {
-			return fmt.Errorf("%q is neither IP nor IP:port: %w", s, err)
-		}
-		if netutils.ParseIPSloppy(host) == nil {
-			return fmt.Errorf("%q is not an IP address", host)
-		}
-		if _, err := netutils.ParsePort(port, true); err != nil {
-			return fmt.Errorf("%q is not a port: %w", port, err)
-		}
-	}
-	*v.to = s
-	return nil
-}
-
-func (v *ipValue) String() string {
-	if v.to == nil {
-		return "" // pflag asks a zero value for its default
-	}
-	return *v.to
-}
-
-func (v *ipValue) Type() string {
-	if v.port {
-		return "ipport"
-	}
-	return "ip"
 }
 
 // parseAddr reads an address as kube-proxy does (leading zeros allowed), with IPv4-mapped addresses taken for IPv4.

@@ -36,7 +36,7 @@ func (o *Options) Load(fs *pflag.FlagSet, m Machine) (*Config, error) {
 	warnings := append(docs.warnings, o.flagWarnings(fs)...)
 	kube := docs.kube
 	if kube == nil {
-		kube = o.fromFlags(fs)
+		kube = o.fromFlags()
 	} else {
 		warnings = append(warnings, keyWarnings(kube)...)
 		adoptSections(kube)
@@ -78,20 +78,12 @@ func (o *Options) read(m Machine) (documents, error) {
 }
 
 // fromFlags completes what the flags wrote, as kube-proxy does without --config.
-func (o *Options) fromFlags(fs *pflag.FlagSet) *kubeproxyconfig.KubeProxyConfiguration {
+func (o *Options) fromFlags() *kubeproxyconfig.KubeProxyConfiguration {
 	k := o.kube.DeepCopy()
-	k.Mode = kubeproxyconfig.ProxyMode(o.proxyMode)
-	k.DetectLocalMode = kubeproxyconfig.LocalMode(o.detectLocalMode)
-	k.NFTables.MasqueradeAll = o.masqueradeAll
+	orValue(&k.BindAddress, defaultBindAddress) // an empty flag does not count
 	if o.WriteConfigTo == "" {
 		k.HealthzBindAddress = deprecatedPort(k.HealthzBindAddress, o.healthzPort)
 		k.MetricsBindAddress = deprecatedPort(k.MetricsBindAddress, o.metricsPort)
-	}
-	if fs.Changed("iptables-sync-period") {
-		k.NFTables.SyncPeriod.Duration = o.syncPeriod
-	}
-	if fs.Changed("iptables-min-sync-period") {
-		k.NFTables.MinSyncPeriod.Duration = o.minSyncPeriod
 	}
 	return k
 }
