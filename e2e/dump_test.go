@@ -229,14 +229,16 @@ func (d *dumps) completion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{
-		"nftproxy du":                             "dump",
-		"nftproxy dump --ser":                     "--service",
-		"nftproxy dump --service default/":        "default/empty default/web",
-		"nftproxy dump -o d":                      "dot",
-		"nftproxy explain ":                       "sctp tcp udp",
-		"nftproxy explain tcp 10.96.0.1":          "10.96.0.10:80",
-		"nftproxy completion ":                    "bash fish powershell zsh",
-		"nftproxy explain tcp 10.96.0.10:80 -o j": "json",
+		"nftproxy du":                                "dump",
+		"nftproxy dump --ser":                        "--service",
+		"nftproxy dump --service default/":           "default/empty default/web",
+		"nftproxy dump -o d":                         "dot",
+		"nftproxy trace --service default/":          "default/empty default/web",
+		"nftproxy explain tcp 10.96.0.10:80 --iif l": "lo",
+		"nftproxy explain ":                          "sctp tcp udp",
+		"nftproxy explain tcp 10.96.0.1":             "10.96.0.10:80",
+		"nftproxy completion ":                       "bash fish powershell zsh",
+		"nftproxy explain tcp 10.96.0.10:80 -o j":    "json",
 	} {
 		script := `PATH=` + dir + `:$PATH; . /usr/share/bash-completion/bash_completion; . <(nftproxy completion bash)
 compopt() { :; }  # bash has it only while a person types
