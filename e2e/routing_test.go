@@ -215,6 +215,67 @@ func TestRoutingFollowsServiceCIDRs(t *testing.T) {
 	r.reaches()
 }
 
+// TestRoutingWaitsForDevice: the proxy starts and serves while the device of a CNI does not exist; health, a metric and the
+// log show it; routes come with the device, and what does not need it is there before. An overlapping ServiceCIDR does not
+// keep out the others.
+func TestRoutingWaitsForDevice(t *testing.T) {
+	gateways := []routing.NextHop{{Addr: netip.MustParseAddr("10.244.77.1")}, {Addr: netip.MustParseAddr("fd00:244:77::1")}}
+	r := newRouted(t, routing.Config{
+		Reach:    routing.Reach{Enabled: true},
+		Steering: routing.Steering{Enabled: true, Device: "late0", Gateways: gateways},
+	})
+	r.apply(serviceCIDR("kubernetes", bothCIDRs()...), serviceCIDR("overlap", netip.MustParsePrefix("172.18.0.0/20")))
+	r.start()
+	r.reaches()
+	problems := func(waiting, conflict float64) {
+		t.Helper()
+		r.soon("problems", func() (bool, string) {
+			m := metricsOf(t, r.proxy)
+			w, c := m[`nftproxy_routing_problems{severity="waiting"}`], m[`nftproxy_routing_problems{severity="conflict"}`]
+			return w == waiting && c == conflict, fmt.Sprintf("%v waiting, %v conflicts", w, c)
+		})
+	}
+	problems(1, 1)
+	if health := lab.Must(r.proxy.Get(fmt.Sprintf("http://127.0.0.1:%d/healthz", lab.HealthPort)))(t); !strings.Contains(health, "routing: missing devices or addresses: 1, conflicts with others: 1") {
+		t.Errorf("healthz: %s", health)
+	}
+	if log := r.proxy.Tail(1000); !strings.Contains(log, "device late0 does not exist: create it or correct steering.device") {
+		t.Errorf("log:\n%s", log)
+	}
+	r.run("ip link add late0 type bridge")
+	r.run("ip link set late0 up")
+	r.run("ip addr add 10.244.77.2/24 dev late0")
+	r.run("ip -6 addr add fd00:244:77::2/64 dev late0 nodad")
+	if err := r.Delete(t.Context(), serviceCIDR("overlap")); err != nil {
+		t.Fatal(err)
+	}
+	problems(0, 0)
+	for _, line := range []string{"ip route show table 7", "ip -6 route show table 7"} {
+		r.soon(line, func() (bool, string) { got := r.run(line); return strings.Contains(got, "dev late0 proto 110"), got })
+	}
+}
+
+// TestRoutingSwitchedOff: when the modes are switched off in the configuration, what they made goes, and nothing else.
+func TestRoutingSwitchedOff(t *testing.T) {
+	r := newRouted(t, routing.Config{Reach: routing.Reach{Enabled: true}, Masquerade: routing.Masquerade{Enabled: true}})
+	r.apply(serviceCIDR("kubernetes", bothCIDRs()...))
+	r.run("ip route add 203.0.113.0/24 dev eth0 proto static")
+	r.start()
+	r.soon("routes", func() (bool, string) { got := r.ours(); return strings.Count(got, " onlink") >= 2, got })
+	if err := r.proxy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	r.spec.Flags[len(r.spec.Flags)-1] = "--nftproxy-config=" + ownConfig(t, routing.Config{})
+	r.start()
+	r.soon("nothing left", func() (bool, string) {
+		got := strings.TrimSpace(r.ours() + r.run("ip neigh show nud permanent") + r.run("ip addr show to 169.254.169.0/29"))
+		return got == "", got
+	})
+	if got := r.run("ip route show 203.0.113.0/24"); !strings.Contains(got, "proto static") {
+		t.Errorf("the route of others is gone: %q", got)
+	}
+}
+
 // TestRoutingRefusesWrongSettings: the proxy does not start on a node where a mode cannot work, says in one line what to
 // change, and has touched nothing.
 func TestRoutingRefusesWrongSettings(t *testing.T) {

@@ -215,6 +215,8 @@ func TestManagerReportsRefusedUpdate(t *testing.T) {
 		f := newFake(seeded(t))
 		m, stop := managed(t, f, allConfig())
 		settle(time.Second)
+		var reported []string
+		m.OnProblems = func(ps []Problem) { reported = append(reported, problemLines(ps)) }
 		bad := allConfig()
 		bad.NodeAddrs = addrs("::ffff:172.18.0.3")
 		if err := m.Update(bad); err == nil {
@@ -232,6 +234,9 @@ func TestManagerReportsRefusedUpdate(t *testing.T) {
 		settle(time.Second)
 		if got := problemLines(m.Stats().Problems); got != "" {
 			t.Errorf("problems: %s", got)
+		}
+		if d := cmp.Diff([]string{want, ""}, reported); d != "" {
+			t.Errorf("reported (-want +got):\n%s", d)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

@@ -102,6 +102,7 @@ func (p *parts) addRouting(ctx context.Context) error {
 		return fmt.Errorf("routing: %w", err)
 	}
 	p.sink.reroute = manager.Update
+	manager.OnProblems = p.routingProblems
 	p.metrics.RoutingFrom(func() metrics.Routing { return routingStats(manager.Stats()) })
 	p.more = append(p.more, part{"routing", func(ctx context.Context) error {
 		defer kernel.Close()
@@ -112,6 +113,20 @@ func (p *parts) addRouting(ctx context.Context) error {
 		return manager.Run(ctx)
 	}})
 	return nil
+}
+
+// routingProblems shows in the health answers that routing is incomplete. The
+// log has the problems themselves.
+func (p *parts) routingProblems(found []routing.Problem) {
+	n := map[routing.Severity]int{}
+	for _, problem := range found {
+		n[problem.Severity]++
+	}
+	text := ""
+	if n[routing.Waiting]+n[routing.Conflict] > 0 {
+		text = fmt.Sprintf("missing devices or addresses: %d, conflicts with others: %d; the log has each", n[routing.Waiting], n[routing.Conflict])
+	}
+	p.health.SetDegraded("routing", text)
 }
 
 // removeRouting removes the addresses, routes, rules and neighbours that an

@@ -61,6 +61,10 @@ const (
 //
 // Run owns all state; the other methods may be called from any goroutine at any time.
 type Manager struct {
+	// OnProblems, if not nil, is called with the problems of a round whenever they differ from those of the last one,
+	// by the goroutine of Run. Set it before Run. It must not call the Manager.
+	OnProblems func([]routing.Problem)
+
 	sys      System
 	log      *slog.Logger
 	kick     chan struct{} // capacity 1: a round is due
@@ -348,6 +352,9 @@ func (m *Manager) count(s routing.State, r routing.Result, ops []routing.Op, now
 		if !slices.Contains(found, p) {
 			m.log.Info("Routing problem gone", "problem", p.Text)
 		}
+	}
+	if m.OnProblems != nil && !slices.Equal(found, st.Problems) {
+		m.OnProblems(found)
 	}
 	st.Problems = found
 	if err != nil {
