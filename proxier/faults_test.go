@@ -6,6 +6,7 @@ package proxier
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 	"syscall"
 	"testing"
@@ -240,3 +241,28 @@ func (k *largest) CommitAll(batches []*nft.Batch, _ func(kernel.Committed)) erro
 
 func (k *largest) Read(nft.Family) (*nft.Content, error) { return &nft.Content{}, nil }
 func (k *largest) PortID() uint32                        { return 0 }
+
+// An external IP that is where the proxy reaches the API server is not served, with an Event; the Service's other addresses are.
+func TestAPIServerIsNoExternalIP(t *testing.T) {
+	api := netip.MustParseAddrPort("192.0.2.5:80")
+	r := newRig(t)
+	r.stop()
+	r.change = func(o *Options) { o.APIServer = func() []netip.AddrPort { return []netip.AddrPort{api} } }
+	r.start()
+	objects := service(1, 0) // without endpoints it would be refused
+	objects[0].(*kube.Service).ExternalIPs = []netip.Addr{api.Addr(), netip.MustParseAddr("198.51.100.7")}
+	r.set(objects...)
+	r.sync()
+	r.ready()
+	for _, e := range r.content(nft.IPv4).Elements {
+		if strings.HasPrefix(e.Key, string(api.Addr().AsSlice())) {
+			t.Errorf("the API server's address is in %s", e.Set)
+		}
+	}
+	if n := r.count(nft.RejectServices); n != 2 {
+		t.Errorf("%d addresses are refused, want the ClusterIP and the other external IP", n)
+	}
+	if event := <-r.events; !strings.Contains(event, "192.0.2.5:80 is where the API server is reached") {
+		t.Error(event)
+	}
+}

@@ -43,6 +43,7 @@ type parts struct {
 	source    source
 	proxier   *proxier.Proxier
 	sink      *observer // of the source; the proxier's own is behind it
+	peers     peers     // of the connections to the API server
 	more      []part    // ctsync, routing
 }
 
@@ -160,6 +161,7 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 	}
 	options := proxier.Options{
 		Config: cfg, Families: tables, Metrics: p.metrics, Health: p.health, Listeners: p.listeners,
+		APIServer: p.peers.list,
 		FirstSync: func() {
 			release()
 			go takeOver(ctx)
@@ -193,7 +195,13 @@ func (p *parts) addSource(ctx context.Context) (err error) {
 		p.source, err = manifests.New(p.cfg.Manifests, p.cfg.NodeName)
 		return err
 	}
-	load := func() (*rest.Config, error) { return p.cfg.Client.REST("nftproxy/" + programVersion()) }
+	load := func() (*rest.Config, error) {
+		client, err := p.cfg.Client.REST("nftproxy/" + programVersion())
+		if err == nil {
+			p.peers.follow(client)
+		}
+		return client, err
+	}
 	client, err := load()
 	if err != nil {
 		return err
