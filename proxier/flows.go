@@ -86,7 +86,7 @@ func flowChanges(updates []*update) (gone, offered []ctsync.Change) {
 		for i := range u.nextPorts() {
 			port := &u.next.ports[i]
 			prev := u.prev.port(port)
-			same := prev != nil && slices.Equal(prev.Serving, port.Serving) && slices.Equal(prev.External, port.External)
+			same := prev != nil && slices.Equal(prev.Serving, port.Serving) && slices.Equal(prev.Unready, port.Unready) && slices.Equal(prev.External, port.External)
 			for _, c := range flowChangesOf(port) {
 				taken[c.Frontend] = true
 				if !same || had[c.Frontend] != (offer{prev, c.Untranslated}) {
@@ -156,7 +156,7 @@ func flowChangesOf(port *services.Port) []ctsync.Change {
 		f := &port.Frontends[i]
 		out = append(out, ctsync.Change{
 			Frontend:  ctsync.Frontend{Addr: flowAddr(port.Family, f.Addr), Port: f.Port, Proto: ctsync.Proto(port.Proto)},
-			Endpoints: good, Untranslated: f.Steered,
+			Endpoints: good, Unready: port.Unready, Untranslated: f.Steered,
 		})
 	}
 	return out

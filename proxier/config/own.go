@@ -27,8 +27,8 @@ type Own struct {
 	StrictSourceRanges bool               `json:"strictSourceRanges" doc:"If all loadBalancerSourceRanges of a Service are of one family, the Service is closed to clients of the other family. false: it is open to them, as with kube-proxy."`
 	LocalhostNodePorts bool               `json:"localhostNodePorts" doc:"Serve NodePorts on loopback addresses, TCP and UDP; the same as the keyword localhost in nodePortAddresses."`
 	AffinityMapSize    int                `json:"affinityMapSize" doc:"Number of clients remembered per Service port with session affinity and per family; further clients are balanced without being remembered. 1 to 16777216."`
-	MaxServiceElements int                `json:"maxServiceElements" doc:"Number of set elements (some 100 bytes of kernel memory each) that one Service may use in both families, about frontends times endpoints; a Service that needs more is not served. 0: no limit."`
-	MaxElements        int                `json:"maxElements" doc:"The same limit for all Services together; the youngest Services that do not fit are not served. 0: no limit."`
+	MaxServiceElements int                `json:"maxServiceElements" doc:"Number of set elements (some 100 bytes of kernel memory each) that one Service may use in both families, about frontends times endpoints; a Service that needs more keeps what it has, or is not served. 0: no limit."`
+	MaxElements        int                `json:"maxElements" doc:"The same limit for all Services together, half of it for those of one namespace; a Service keeps what it has, and the oldest that wait are next. 0: no limit."`
 	CountConnections   bool               `json:"countConnections" doc:"Count new connections to each address and NodePort of each Service: metric nftproxy_service_connections_total; see metrics.md for its cost."`
 	BatchWindow        metav1.Duration    `json:"batchWindow" doc:"Shortest time between two transactions: a single change is committed at once, the changes of a burst together. 0s to 1s."`
 	ExternalIPs        ExternalIPsSection `json:"externalIPs" doc:"Which addresses Services may have in spec.externalIPs."`
@@ -57,9 +57,9 @@ func newOwn() *Own {
 		StrictSourceRanges: true,
 		// What the kernel gives a dynamic set without a size, and kube-proxy's limit.
 		AffinityMapSize: 65536,
-		// 100,000 endpoints behind a ClusterIP, a NodePort and two load balancer addresses are 400,000 in each of two
-		// families; some 100 MB of kernel memory.
-		MaxServiceElements: 1_000_000,
+		// 12,500 endpoints behind a ClusterIP, a NodePort and two load balancer addresses are 50,000 in each of two
+		// families: some 10 MB of kernel memory, and 30 MB in the process while the Service is built.
+		MaxServiceElements: 100_000,
 		// 1 GB. 30,000 Services with 30 endpoints each, reached in two ways in two families, are 3,600,000.
 		MaxElements: 10_000_000,
 		// Long enough to catch the Service and its slices of one kubectl apply, short against the 10 ms that a change

@@ -67,6 +67,9 @@ type Port struct {
 	// Serving are all endpoints that answer, sorted: ready ones and those that are terminating, or not ready, but still
 	// serve, on whatever node. A flow to one of them may go on, whatever the policies say about new ones.
 	Serving []netip.AddrPort
+	// Unready are the other endpoints that the slices list, sorted: connections to them may go on, as a failed readiness
+	// probe says nothing about these.
+	Unready []netip.AddrPort
 	// NodePort is the Service's in both families, 0 if it has none or lost it to another Service.
 	NodePort uint16
 	// NoLocalInternal and NoLocalExternal tell that packets to the ClusterIP, or from outside to the other addresses,
@@ -178,6 +181,7 @@ func (b *builder) port(f nft.Family, i int, frontends []nft.Frontend, es []entry
 	}
 	// Each list is part of the one it is picked from, so they are the same if they are of one length.
 	p.Serving = pick(es, nil, good, 0)
+	p.Unready = pick(es, nil, unready, 0)
 	p.Cluster = pick(es, p.Serving, cluster, 0)
 	p.Hairpin = pick(es, p.Serving, hairpin, local)
 	p.Local = pick(es, p.Hairpin, local, 0)

@@ -19,7 +19,8 @@ import (
 type flags uint16
 
 const (
-	forZone  flags = 1 << iota // a hint names this node's zone
+	unready  flags = 1 << iota // it does not answer
+	forZone                    // a hint names this node's zone
 	hasZones                   // a hint names a zone
 	forNode                    // a hint names this node
 	hasNodes                   // a hint names a node
@@ -154,6 +155,9 @@ func (c *chooser) flags(e *kube.Endpoint) flags {
 		if e.Terminating && !e.Ready {
 			f |= draining
 		}
+	}
+	if f&good == 0 {
+		f |= unready
 	}
 	if !e.Terminating {
 		f |= settled
