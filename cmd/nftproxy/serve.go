@@ -210,6 +210,13 @@ func (p *parts) addSource(ctx context.Context) (err error) {
 	if p.events, err = events.New(load, p.cfg.NodeName); err != nil {
 		return err
 	}
+	path := p.cfg.Client.Kubeconfig
+	var watcher *config.Watcher
+	if path != "" {
+		if watcher, err = config.NewWatcher(path); err != nil {
+			return err
+		}
+	}
 	api, err := kube.NewAPI(load, p.cfg.NodeName)
 	if err != nil {
 		return err
@@ -221,15 +228,17 @@ func (p *parts) addSource(ctx context.Context) (err error) {
 		}
 		return out
 	})
-	if path := p.cfg.Client.Kubeconfig; path != "" {
-		p.more = append(p.more, part{"kubeconfig", func(ctx context.Context) error { return followKubeconfig(ctx, path, load, api) }})
+	if path != "" {
+		p.more = append(p.more, part{"kubeconfig", func(ctx context.Context) error {
+			return followKubeconfig(ctx, path, watcher, load, api)
+		}})
 	}
 	return nil
 }
 
-// followKubeconfig makes the source use a kubeconfig as soon as it is replaced, until ctx is done. A kubeconfig that cannot
-// be used changes nothing.
-func followKubeconfig(ctx context.Context, path string, load func() (*rest.Config, error), api *kube.API) error {
+// followKubeconfig makes the source use a kubeconfig as soon as it is replaced, until ctx is done. The watcher was made before
+// the source, so that no change falls between. A kubeconfig that cannot be used changes nothing.
+func followKubeconfig(ctx context.Context, path string, watcher *config.Watcher, load func() (*rest.Config, error), api *kube.API) error {
 	log := klog.FromContext(ctx)
 	check := func() error {
 		_, err := load()
@@ -240,29 +249,33 @@ func followKubeconfig(ctx context.Context, path string, load func() (*rest.Confi
 			log.Error(err, "The kubeconfig was changed and is invalid; the previous one stays in use", "path", path)
 		}
 	}
-	for replaced := false; ctx.Err() == nil; {
-		watcher, err := config.NewWatcher(path)
-		if err == nil && replaced { // after the watch has begun, so that no change falls between
-			log.Info("Using the changed kubeconfig", "path", path)
-			err = api.Reload()
+	for {
+		changed := watcher.Run(ctx, check, invalid) != nil
+		_ = watcher.Close()
+		if !changed {
+			return nil
 		}
-		if err == nil {
-			replaced = watcher.Run(ctx, check, invalid) != nil
-			err = watcher.Close()
-		}
-		if err != nil {
-			log.Error(err, "Cannot follow the kubeconfig, will try again", "path", path)
+		for {
+			var err error
+			if watcher, err = config.NewWatcher(path); err == nil {
+				if err = api.Reload(); err == nil {
+					log.Info("Using the changed kubeconfig", "path", path)
+					break
+				}
+				_ = watcher.Close()
+			}
+			log.Error(err, "Cannot use the changed kubeconfig, will try again", "path", path)
 			select {
 			case <-ctx.Done():
+				return nil
 			case <-time.After(kubeconfigRetry):
 			}
 		}
 	}
-	return nil
 }
 
 // kubeconfigRetry is the pause after a kubeconfig could not be read or used.
-const kubeconfigRetry = 5 * time.Second
+const kubeconfigRetry = time.Second
 
 // startServers starts the health and metrics servers that are wanted.
 func (p *parts) startServers(start func(string, func(context.Context) error), debug metrics.Debug) {
