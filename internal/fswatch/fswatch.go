@@ -50,22 +50,23 @@ func New(dirs ...string) (*Watcher, error) {
 // open is New with the two calls that the kernel may refuse.
 func open(dirs []string, instance func() (*fsnotify.Watcher, error), add func(*fsnotify.Watcher, string) error) (*Watcher, error) {
 	w := &Watcher{dirs: dirs, poll: Poll}
-	w.inner, w.cause = instance()
-	if w.cause != nil {
-		w.inner, w.cause = nil, fmt.Errorf("inotify instance: %w", w.cause)
-		return w, nil
+	inner, err := instance()
+	if err != nil {
+		w.cause = fmt.Errorf("inotify instance: %w", err)
 	}
 	for _, dir := range dirs {
-		err := add(w.inner, dir)
-		if err == nil {
-			continue
+		if w.cause != nil {
+			break
 		}
-		err = errors.Join(fmt.Errorf("watch directory %s: %w", dir, err), w.inner.Close())
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+		if err := add(inner, dir); err != nil {
+			w.cause = errors.Join(fmt.Errorf("watch directory %s: %w", dir, err), inner.Close())
 		}
-		w.inner, w.cause = nil, err
-		return w, nil
+	}
+	if errors.Is(w.cause, fs.ErrNotExist) {
+		return nil, w.cause
+	}
+	if w.cause == nil {
+		w.inner = inner
 	}
 	return w, nil
 }
@@ -89,7 +90,8 @@ func (w *Watcher) Wait(ctx context.Context) bool {
 	case <-late.C:
 		return true
 	case <-w.inner.Events:
-	case <-w.inner.Errors: // the queue overflowed
+	case err := <-w.inner.Errors:
+		_ = err // the queue overflowed: anything may have changed
 	}
 	w.drain(ctx)
 	return ctx.Err() == nil
@@ -104,7 +106,8 @@ func (w *Watcher) drain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.inner.Events:
-		case <-w.inner.Errors:
+		case err := <-w.inner.Errors:
+			_ = err
 		case <-time.After(quiet):
 			return
 		}

@@ -111,7 +111,8 @@ func decode(doc, text []byte, into any) (strict []error, err error) {
 	}
 	keys := allKeys(reflect.TypeOf(into).Elem(), "")
 	for _, err := range unknown {
-		if wrong, ok := err.(kjson.FieldError); ok {
+		var wrong kjson.FieldError
+		if errors.As(err, &wrong) {
 			if near := nearest(wrong.FieldPath(), keys, len(wrong.FieldPath())/3); near != "" {
 				err = fmt.Errorf("%w (did you mean %q?)", err, near)
 			}

@@ -5,7 +5,6 @@ package health
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -41,14 +40,12 @@ func (s Server) Run(ctx context.Context) error {
 	}
 	for {
 		err := s.serve(ctx)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil
-		}
-		err = fmt.Errorf("%s server on %s: %w", s.Name, s.Addr, err)
-		if s.HardFail {
+		case s.HardFail:
 			return err
-		}
-		if s.Failed != nil {
+		case s.Failed != nil:
 			s.Failed(err)
 		}
 		select {
@@ -59,21 +56,19 @@ func (s Server) Run(ctx context.Context) error {
 	}
 }
 
-// serve binds once and serves until it fails or ctx is done.
+// serve binds once and serves until it fails or ctx is done; the error is never nil.
 func (s Server) serve(ctx context.Context) error {
 	var lc net.ListenConfig
 	inner, err := lc.Listen(ctx, "tcp", s.Addr)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s server on %s: %w", s.Name, s.Addr, err)
 	}
 	connections := newPool(maxServer)
 	server := connections.server(s.Handler)
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
-	if err := server.Serve(&listener{Listener: inner, pool: connections, max: maxServer}); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	err = server.Serve(&listener{Listener: inner, pool: connections, max: maxServer})
+	return fmt.Errorf("%s server on %s: %w", s.Name, s.Addr, err)
 }
 
 // The limits of all servers. The health port is open to the network, and the process is the last that the kernel kills
