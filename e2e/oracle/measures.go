@@ -108,12 +108,13 @@ func (c *cell) flowKey() string {
 	return fmt.Sprintf("%s|%s|%s|%s|%s", c.scenario, c.from, c.at, c.proto, c.family)
 }
 
-// patience is for a flow to be led elsewhere after its step: kube-proxy deletes conntrack entries after it wrote its rules.
-const patience = 2 * time.Second
+// proxyDelay is how long a proxy may take to follow a step with flows and addresses: kube-proxy deletes conntrack entries after it has
+// written its rules, and a busy machine delays both.
+const proxyDelay = 5 * time.Second
 
-// eventually is reach, with patience for what a proxy learns in another order than it was written: Nodes and addresses.
+// eventually is reach, repeated for what a proxy may learn in another order than it was written: Nodes and addresses.
 func eventually(s *side, c *cell, effort int) outcome {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(proxyDelay)
 	for {
 		if o := reach(s, c, effort); o.names == c.want || time.Now().After(deadline) {
 			return o
@@ -124,7 +125,7 @@ func eventually(s *side, c *cell, effort int) outcome {
 
 // flow is one flow through all steps: the same source address and port over UDP, a connection that is kept over TCP.
 func flow(s *side, c *cell, effort int) outcome {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(proxyDelay)
 	for {
 		seen := sightings{}
 		if c.proto == lab.TCP {
