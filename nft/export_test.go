@@ -15,6 +15,4 @@ var (
 	AppendFrontend = appendFrontend
 	AddrKey        = addrKey
 	AllPolicies    = policies
-	Ranged         = SetID.ranged
-	StickyDrawsOf  = (*Snapshot).draws
 )
