@@ -4,7 +4,6 @@
 package nft
 
 // Internals for the tests of package nft_test, which import nft/kernel.
-const ViewsAtOnce = viewsAtOnce
 
 var (
 	WantedElements = wantedElements

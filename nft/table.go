@@ -267,11 +267,11 @@ func (b *Batch) mend(l *layout, lacking []Difference) {
 	b.Change(l.family, verdicts)
 }
 
-// viewsAtOnce is how many sticky views one transaction makes at most: at 80 microseconds each, 8 ms. Beside many, fewer are
+// ViewsAtOnce is how many sticky views one transaction makes at most: at 80 microseconds each, 8 ms. Beside many, fewer are
 // made: the kernel finds a set by its name in a list of all, seven times for each view, so that one beside 4,000 takes 1 ms
 // (measured), and viewsCost, views made times views there, 15 ms.
 const (
-	viewsAtOnce = 100
+	ViewsAtOnce = 100
 	viewsCost   = 60000
 )
 
@@ -282,7 +282,7 @@ func makeViews(b *Batch, have *Content, views []Affinity, there int) []*Batch {
 	out, made := []*Batch{b}, 0
 	verdicts := layout{family: have.Family}
 	for _, a := range views {
-		if made > 0 && made >= min(viewsAtOnce, viewsCost/max(there, 1)) {
+		if made > 0 && made >= min(ViewsAtOnce, viewsCost/max(there, 1)) {
 			b, made = &Batch{}, 0
 			out = append(out, b)
 		}
