@@ -183,11 +183,13 @@ func TestEndlessDrift(t *testing.T) {
 			changed()
 			time.Sleep(time.Second / 20)
 		}
+		synctest.Wait()
 		if n := k.reads / 2; n > seconds+repairBurst+2 {
 			t.Errorf("%d comparisons in %d seconds", n, seconds)
 		}
 		changed() // and there is no token for another comparison
 		time.Sleep(repairGap)
+		synctest.Wait()
 		reads := k.reads
 		for _, o := range service(2, 2) {
 			p.Sink().Set(o)
