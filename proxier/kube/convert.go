@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	netutils "k8s.io/utils/net"
+	"k8s.io/utils/ptr"
 )
 
 // Reasons why a field cannot be used. A [FieldError] wraps them.
@@ -60,20 +61,22 @@ type problems struct {
 	errs []error
 }
 
-// add records that a field cannot be used because of err; value is quoted in the error unless it is nil.
-func (p *problems) add(err error, value any, format string, args ...any) {
-	if len(p.errs) > maxProblems {
-		return
-	}
-	if text, ok := value.(string); ok && len(text) > maxValue {
-		value = text[:maxValue] + "..."
-	}
-	if len(p.errs) == maxProblems {
+// failed reports whether a field cannot be used because of err, and records that; value is quoted unless it is nil.
+func (p *problems) failed(err error, value any, format string, args ...any) bool {
+	switch {
+	case err == nil || len(p.errs) > maxProblems:
+		return err != nil
+	case len(p.errs) == maxProblems:
 		err = errMore
-	} else if value != nil {
-		err = fmt.Errorf("%#v: %w", value, err)
+	case value != nil:
+		shown := fmt.Sprintf("%#v", value)
+		if len(shown) > maxValue {
+			shown = strings.ToValidUTF8(shown[:maxValue], "") + "..."
+		}
+		err = fmt.Errorf("%s: %w", shown, err)
 	}
 	p.errs = append(p.errs, &FieldError{p.ref, fmt.Sprintf(format, args...), err})
+	return true
 }
 
 // parseAll parses the values of a field, without repetitions and at most limit of them.
@@ -81,11 +84,9 @@ func parseAll[T comparable](p *problems, list []string, limit int, field string,
 	var out []T
 	for i, text := range first(p, list, limit, field) {
 		v, err := parse(text)
-		if err != nil {
-			p.add(err, text, "%s[%d]", field, i)
-			continue
+		if !p.failed(err, text, "%s[%d]", field, i) {
+			out = append(out, v)
 		}
-		out = append(out, v)
 	}
 	return distinct(out)
 }
@@ -95,7 +96,7 @@ func first[T any](p *problems, list []T, n int, field string) []T {
 	if len(list) <= n {
 		return list
 	}
-	p.add(errTooMany, len(list), "%s", field)
+	p.failed(errTooMany, len(list), "%s", field)
 	return list[:n]
 }
 
@@ -122,16 +123,17 @@ func NameOf(o metav1.Object) Name {
 func Convert(o runtime.Object) (ref Ref, object Object, problems []error, ok bool) {
 	switch o := o.(type) {
 	case *v1.Service:
-		if s, errs := FromService(o); s != nil {
-			return s.Ref(), s, errs, true
+		s, errs := FromService(o)
+		if s == nil { // not a nil pointer in an Object
+			return Ref{KindService, NameOf(o)}, nil, errs, true
 		}
-		return Ref{KindService, NameOf(o)}, nil, nil, true
+		return s.Ref(), s, errs, true
 	case *discovery.EndpointSlice:
 		s, errs := FromEndpointSlice(o)
-		if s != nil {
-			return s.Ref(), s, errs, true
+		if s == nil {
+			return Ref{KindEndpointSlice, NameOf(o)}, nil, errs, true
 		}
-		return Ref{KindEndpointSlice, NameOf(o)}, nil, errs, true
+		return s.Ref(), s, errs, true
 	case *v1.Node:
 		n, errs := FromNode(o)
 		return n.Ref(), n, errs, true
@@ -233,311 +235,216 @@ const (
 // FromService converts a Service. It returns nil for one that is not to be proxied. Each error is a *FieldError,
 // whose field was left out. The object is not kept nor changed.
 func FromService(o *v1.Service) (*Service, []error) {
-	if _, other := o.Labels[serviceProxyName]; other || headless(o) || o.Spec.Type == v1.ServiceTypeExternalName {
-		return nil, nil
-	}
-	c := serviceConv{
-		problems: problems{ref: Ref{KindService, NameOf(o)}},
-		s: &Service{
-			Name:          NameOf(o),
-			UID:           Printable(string(o.UID)),
-			InternalLocal: o.Spec.InternalTrafficPolicy != nil && *o.Spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal,
-		},
-	}
-	if !o.CreationTimestamp.IsZero() {
-		c.s.Created = o.CreationTimestamp.Unix()
-	}
-	c.clusterIPs(&o.Spec)
-	c.ports(o.Spec.Ports)
-	c.s.ExternalIPs = parseAll(&c.problems, o.Spec.ExternalIPs, maxAddresses, "spec.externalIPs", c.inFamily(parseRoutable))
-	c.loadBalancer(o)
-	c.policies(&o.Spec)
-	c.affinity(&o.Spec)
-	return c.s, c.errs
-}
-
-// headless reports whether a Service has no ClusterIP: it is headless, or none is allocated yet.
-func headless(o *v1.Service) bool {
-	first := o.Spec.ClusterIP
-	if first == "" && len(o.Spec.ClusterIPs) > 0 {
-		first = o.Spec.ClusterIPs[0]
-	}
-	return first == "" || first == v1.ClusterIPNone
-}
-
-// serviceConv is a conversion of a Service.
-type serviceConv struct {
-	problems
-	s *Service // allocated on its own: it outlives the conversion
-}
-
-func (c *serviceConv) clusterIPs(spec *v1.ServiceSpec) {
+	spec := &o.Spec
 	list, path := spec.ClusterIPs, "spec.clusterIPs[%d]"
 	if len(list) == 0 { // as in a manifest; the API server fills both
-		list, path = []string{spec.ClusterIP}, "spec.clusterIP"
+		list, path = []string{spec.ClusterIP}, "spec.clusterIP%.0d" // which prints the index 0 as nothing
+	}
+	_, other := o.Labels[serviceProxyName]
+	headless := list[0] == "" || list[0] == v1.ClusterIPNone // headless, or no address is allocated yet
+	if other || headless || spec.Type == v1.ServiceTypeExternalName {
+		return nil, nil
+	}
+	name := NameOf(o)
+	p := &problems{ref: Ref{KindService, name}}
+	s := &Service{
+		Name: name, UID: Printable(string(o.UID)),
+		InternalLocal: ptr.Deref(spec.InternalTrafficPolicy, "") == v1.ServiceInternalTrafficPolicyLocal,
+	}
+	if !o.CreationTimestamp.IsZero() {
+		s.Created = o.CreationTimestamp.Unix()
 	}
 	for i, text := range list {
-		args := []any{i}[:strings.Count(path, "%d")]
 		a, err := parseVIP(text)
-		if err != nil {
-			c.add(err, text, path, args...)
+		ip := &s.ClusterIPs[familyIndex(a.Is6())]
+		if err == nil && ip.IsValid() {
+			err = errDuplicate
+		}
+		if !p.failed(err, text, path, i) {
+			*ip = a
+		}
+	}
+	s.Ports = servicePorts(p, spec.Ports)
+	served := func(parse func(string) (netip.Addr, error)) func(string) (netip.Addr, error) {
+		return func(text string) (netip.Addr, error) {
+			a, err := parse(text)
+			if err == nil && !s.ClusterIP(a.Is6()).IsValid() {
+				err = errFamily
+			}
+			return a, err
+		}
+	}
+	s.ExternalIPs = parseAll(p, spec.ExternalIPs, maxAddresses, "spec.externalIPs", served(parseRoutable))
+	for i, in := range first(p, o.Status.LoadBalancer.Ingress, maxAddresses, "status.loadBalancer.ingress") {
+		// Behind ipMode Proxy, and behind a host name, packets arrive at other addresses.
+		if in.IP == "" || ptr.Deref(in.IPMode, v1.LoadBalancerIPModeVIP) != v1.LoadBalancerIPModeVIP {
 			continue
 		}
-		ip := &c.s.ClusterIPs[familyIndex(a.Is6())]
-		if ip.IsValid() {
-			c.add(errDuplicate, text, path, args...)
-			continue
-		}
-		*ip = a
-	}
-}
-
-func (c *serviceConv) ports(list []v1.ServicePort) {
-	if len(list) == 0 {
-		return
-	}
-	c.s.Ports = make([]ServicePort, 0, len(list))
-	seen := make(map[ServicePort]bool, 3*len(list))
-	for i := range list {
-		if p, ok := c.port(i, &list[i], seen); ok {
-			c.s.Ports = append(c.s.Ports, p)
+		if a, err := served(parseVIP)(in.IP); !p.failed(err, in.IP, "status.loadBalancer.ingress[%d].ip", i) {
+			s.LoadBalancerIPs = append(s.LoadBalancerIPs, a)
 		}
 	}
-}
-
-// port converts one port; seen holds names, ports and NodePorts of those before it, each as a port that has
-// nothing else.
-func (c *serviceConv) port(i int, o *v1.ServicePort, seen map[ServicePort]bool) (p ServicePort, ok bool) {
-	proto, err := parseProto(o.Protocol)
-	if err != nil {
-		c.add(err, o.Protocol, "spec.ports[%d].protocol", i)
-		return p, false
-	}
-	port, err := parsePort(o.Port)
-	if err != nil {
-		c.add(err, o.Port, "spec.ports[%d].port", i)
-		return p, false
-	}
-	p = ServicePort{Name: Intern(Printable(o.Name)), Proto: proto, Port: port}
-	byName, byPort := ServicePort{Name: p.Name}, ServicePort{Proto: proto, Port: port}
-	if seen[byName] {
-		c.add(errDuplicate, o.Name, "spec.ports[%d].name", i)
-		return p, false
-	}
-	if seen[byPort] {
-		c.add(errDuplicate, o.Port, "spec.ports[%d].port", i)
-		return p, false
-	}
-	seen[byName], seen[byPort] = true, true
-	if o.NodePort == 0 {
-		return p, true
-	}
-	nodePort, err := parsePort(o.NodePort)
-	byNodePort := ServicePort{Proto: proto, NodePort: nodePort}
-	if err == nil && seen[byNodePort] {
-		err = errDuplicate
-	}
-	if err != nil {
-		c.add(err, o.NodePort, "spec.ports[%d].nodePort", i)
-		return p, true
-	}
-	seen[byNodePort] = true
-	p.NodePort = nodePort
-	return p, true
-}
-
-// inFamily is parse for an address of a family in which the Service has a ClusterIP.
-func (c *serviceConv) inFamily(parse func(string) (netip.Addr, error)) func(string) (netip.Addr, error) {
-	return func(text string) (netip.Addr, error) {
-		a, err := parse(text)
-		if err == nil && !c.s.ClusterIP(a.Is6()).IsValid() {
-			err = errFamily
-		}
-		return a, err
-	}
-}
-
-// loadBalancer reads the addresses that a load balancer delivers to nodes as they are. Behind ipMode Proxy, and
-// behind a host name, packets arrive at other addresses.
-func (c *serviceConv) loadBalancer(o *v1.Service) {
-	parse := c.inFamily(parseVIP)
-	for i, in := range first(&c.problems, o.Status.LoadBalancer.Ingress, maxAddresses, "status.loadBalancer.ingress") {
-		if in.IP == "" || in.IPMode != nil && *in.IPMode != v1.LoadBalancerIPModeVIP {
-			continue
-		}
-		a, err := parse(in.IP)
-		if err != nil {
-			c.add(err, in.IP, "status.loadBalancer.ingress[%d].ip", i)
-			continue
-		}
-		c.s.LoadBalancerIPs = append(c.s.LoadBalancerIPs, a)
-	}
-	c.s.LoadBalancerIPs = distinct(c.s.LoadBalancerIPs)
-	c.s.SourceRanges = parseAll(&c.problems, o.Spec.LoadBalancerSourceRanges, maxSourceRanges, "spec.loadBalancerSourceRanges",
+	s.LoadBalancerIPs = distinct(s.LoadBalancerIPs)
+	s.SourceRanges = parseAll(p, spec.LoadBalancerSourceRanges, maxSourceRanges, "spec.loadBalancerSourceRanges",
 		func(text string) (netip.Prefix, error) { return parsePrefix(strings.TrimSpace(text)) }) // validation lets blanks pass
-	c.s.NoValidRange = len(o.Spec.LoadBalancerSourceRanges) > 0 && len(c.s.SourceRanges) == 0
-}
-
-func (c *serviceConv) policies(spec *v1.ServiceSpec) {
+	s.NoValidRange = len(spec.LoadBalancerSourceRanges) > 0 && len(s.SourceRanges) == 0
 	switch cmp.Or(spec.Type, v1.ServiceTypeClusterIP) {
 	case v1.ServiceTypeClusterIP:
 	case v1.ServiceTypeNodePort:
-		c.s.Type = NodePort
+		s.Type = NodePort
 	case v1.ServiceTypeLoadBalancer:
-		c.s.Type = LoadBalancer
-		c.s.NoLoadBalancerNodePorts = spec.AllocateLoadBalancerNodePorts != nil && !*spec.AllocateLoadBalancerNodePorts
+		s.Type = LoadBalancer
+		s.NoLoadBalancerNodePorts = !ptr.Deref(spec.AllocateLoadBalancerNodePorts, true)
 	default:
-		c.add(errUnknown, spec.Type, "spec.type")
+		p.failed(errUnknown, spec.Type, "spec.type")
 	}
-	outside := c.s.Type != ClusterIP || len(spec.ExternalIPs) > 0
-	c.s.ExternalLocal = outside && spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal
-	if c.s.Type != LoadBalancer || !c.s.ExternalLocal {
-		return
+	external := s.Type != ClusterIP || len(spec.ExternalIPs) > 0
+	s.ExternalLocal = external && spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal
+	if s.Type == LoadBalancer && s.ExternalLocal {
+		var err error
+		s.HealthCheckNodePort, err = parsePort(spec.HealthCheckNodePort)
+		p.failed(err, spec.HealthCheckNodePort, "spec.healthCheckNodePort")
 	}
-	port, err := parsePort(spec.HealthCheckNodePort)
-	if err != nil {
-		c.add(err, spec.HealthCheckNodePort, "spec.healthCheckNodePort")
-	}
-	c.s.HealthCheckNodePort = port
+	s.Affinity = affinity(p, spec)
+	return s, p.errs
 }
 
-func (c *serviceConv) affinity(spec *v1.ServiceSpec) {
-	switch cmp.Or(spec.SessionAffinity, v1.ServiceAffinityNone) {
-	case v1.ServiceAffinityNone:
-		return
+// servicePorts converts the ports of a Service. Of two with the same name, or the same protocol and port, the first counts.
+func servicePorts(p *problems, list []v1.ServicePort) []ServicePort {
+	if len(list) == 0 {
+		return nil
+	}
+	out := make([]ServicePort, 0, len(list))
+	seen := make(map[ServicePort]bool, 3*len(list)) // names, ports and NodePorts, each as a port that has nothing else
+	once := func(k ServicePort, err error) error {
+		if err == nil && seen[k] {
+			return errDuplicate
+		}
+		return err
+	}
+	for i := range list {
+		o := &list[i]
+		proto, err := parseProto(o.Protocol)
+		if p.failed(err, o.Protocol, "spec.ports[%d].protocol", i) {
+			continue
+		}
+		port, err := parsePort(o.Port)
+		if p.failed(err, o.Port, "spec.ports[%d].port", i) {
+			continue
+		}
+		converted := ServicePort{Name: Intern(Printable(o.Name)), Proto: proto, Port: port}
+		byName, byPort := ServicePort{Name: converted.Name}, ServicePort{Proto: proto, Port: port}
+		if p.failed(once(byName, nil), o.Name, "spec.ports[%d].name", i) || p.failed(once(byPort, nil), o.Port, "spec.ports[%d].port", i) {
+			continue
+		}
+		seen[byName], seen[byPort] = true, true
+		if o.NodePort != 0 {
+			nodePort, err := parsePort(o.NodePort)
+			byNodePort := ServicePort{Proto: proto, NodePort: nodePort}
+			if !p.failed(once(byNodePort, err), o.NodePort, "spec.ports[%d].nodePort", i) {
+				seen[byNodePort], converted.NodePort = true, nodePort
+			}
+		}
+		out = append(out, converted)
+	}
+	return out
+}
+
+// affinity returns the timeout of the session affinity, 0 without.
+func affinity(p *problems, spec *v1.ServiceSpec) time.Duration {
+	switch spec.SessionAffinity {
+	case v1.ServiceAffinityNone, "":
+		return 0
 	case v1.ServiceAffinityClientIP:
 	default:
-		c.add(errUnknown, spec.SessionAffinity, "spec.sessionAffinity")
-		return
+		p.failed(errUnknown, spec.SessionAffinity, "spec.sessionAffinity")
+		return 0
 	}
 	seconds := int32(defaultAffinity)
-	if cfg := spec.SessionAffinityConfig; cfg != nil && cfg.ClientIP != nil && cfg.ClientIP.TimeoutSeconds != nil {
-		seconds = *cfg.ClientIP.TimeoutSeconds
+	if cfg := spec.SessionAffinityConfig; cfg != nil && cfg.ClientIP != nil {
+		seconds = ptr.Deref(cfg.ClientIP.TimeoutSeconds, seconds)
 	}
 	if seconds < 1 || seconds > maxAffinity {
-		c.add(errRange, seconds, "spec.sessionAffinityConfig.clientIP.timeoutSeconds")
+		p.failed(errRange, seconds, "spec.sessionAffinityConfig.clientIP.timeoutSeconds")
 		seconds = defaultAffinity
 	}
-	c.s.Affinity = time.Duration(seconds) * time.Second
+	return time.Duration(seconds) * time.Second
 }
 
-// FromEndpointSlice converts an EndpointSlice. It returns nil for one that the proxy has no use for: of host names,
-// of a headless Service (label service.kubernetes.io/headless), or without the label that names its Service. Each
-// error is a *FieldError, whose field, and the endpoint or port around it, was left out. The object is not kept nor
-// changed.
+// FromEndpointSlice converts an EndpointSlice. It returns nil for one that the proxy does not use: of host names, of a
+// headless Service (label service.kubernetes.io/headless), or without the label that names its Service. Each error is a
+// *FieldError, whose field, and the endpoint or port around it, was left out. The object is not kept nor changed.
 func FromEndpointSlice(o *discovery.EndpointSlice) (*EndpointSlice, []error) {
 	service := o.Labels[discovery.LabelServiceName]
 	if _, headless := o.Labels[v1.IsHeadlessService]; headless || service == "" || o.AddressType == discovery.AddressTypeFQDN {
 		return nil, nil
 	}
 	name := NameOf(o)
-	c := sliceConv{
-		problems: problems{ref: Ref{KindEndpointSlice, name}},
-		s: &EndpointSlice{
-			Name:    name,
-			Service: Name{name.Namespace, Printable(service)},
-			IPv6:    o.AddressType == discovery.AddressTypeIPv6,
-		},
-	}
-	if !c.s.IPv6 && o.AddressType != discovery.AddressTypeIPv4 {
-		c.add(errUnknown, o.AddressType, "addressType")
-		return nil, c.errs
+	p := &problems{ref: Ref{KindEndpointSlice, name}}
+	s := &EndpointSlice{Name: name, Service: Name{name.Namespace, Printable(service)}, IPv6: o.AddressType == discovery.AddressTypeIPv6}
+	if !s.IPv6 && o.AddressType != discovery.AddressTypeIPv4 {
+		p.failed(errUnknown, o.AddressType, "addressType")
+		return nil, p.errs
 	}
 	if at, ok := o.Annotations[v1.EndpointsLastChangeTriggerTime]; ok {
-		c.s.Changed, _ = time.Parse(time.RFC3339Nano, at) // only a metric needs it
+		s.Changed, _ = time.Parse(time.RFC3339Nano, at) // only a metric needs it
 	}
-	c.ports(o.Ports)
-	c.endpoints(o.Endpoints)
-	return c.s, c.errs
-}
-
-// sliceConv is a conversion of an EndpointSlice.
-type sliceConv struct {
-	problems
-	s *EndpointSlice // allocated on its own: it outlives the conversion
-}
-
-// ports converts the ports. One without a name or number means any port, which a Service cannot use.
-func (c *sliceConv) ports(list []discovery.EndpointPort) {
-	for i, o := range list {
-		if o.Name == nil || o.Port == nil || *o.Port == 0 {
-			continue
+	for i, port := range o.Ports {
+		if port.Name == nil || ptr.Deref(port.Port, 0) == 0 {
+			continue // any port, which a Service cannot use
 		}
-		var proto Proto = TCP
-		var err error
-		if o.Protocol != nil {
-			proto, err = parseProto(*o.Protocol)
-		}
+		proto, err := parseProto(ptr.Deref(port.Protocol, v1.ProtocolTCP))
 		if err != nil {
-			c.add(err, *o.Protocol, "ports[%d].protocol", i)
+			p.failed(err, *port.Protocol, "ports[%d].protocol", i)
 			continue
 		}
-		port, err := parsePort(*o.Port)
-		if err != nil {
-			c.add(err, *o.Port, "ports[%d].port", i)
-			continue
+		if number, err := parsePort(*port.Port); !p.failed(err, *port.Port, "ports[%d].port", i) {
+			s.Ports = append(s.Ports, SlicePort{Intern(Printable(*port.Name)), proto, number})
 		}
-		c.s.Ports = append(c.s.Ports, SlicePort{Intern(Printable(*o.Name)), proto, port})
 	}
-}
-
-func (c *sliceConv) endpoints(list []discovery.Endpoint) {
-	if len(list) == 0 {
-		return
+	if len(o.Endpoints) > 0 {
+		s.Endpoints = make([]Endpoint, 0, len(o.Endpoints))
 	}
-	c.s.Endpoints = make([]Endpoint, 0, len(list))
-	for i := range list {
-		o := &list[i]
-		addr, ok := c.address(i, o.Addresses)
-		if !ok {
+	for i := range o.Endpoints {
+		e := &o.Endpoints[i]
+		if len(e.Addresses) == 0 {
+			p.failed(errMissing, nil, "endpoints[%d].addresses", i)
 			continue
 		}
-		e := Endpoint{
+		addr, err := parseRoutable(e.Addresses[0]) // by the API all of them reach the same pod
+		if err == nil && addr.Is6() != s.IPv6 {
+			err = errFamily
+		}
+		if p.failed(err, e.Addresses[0], "endpoints[%d].addresses[0]", i) {
+			continue
+		}
+		s.Endpoints = append(s.Endpoints, Endpoint{
 			Addr:        addr,
-			Hints:       fromHints(o.Hints),
-			Ready:       o.Conditions.Ready == nil || *o.Conditions.Ready,
-			Serving:     o.Conditions.Serving == nil || *o.Conditions.Serving,
-			Terminating: o.Conditions.Terminating != nil && *o.Conditions.Terminating,
-		}
-		if o.NodeName != nil {
-			e.Node = Intern(Printable(*o.NodeName))
-		}
-		if o.Zone != nil && *o.Zone != "" {
-			e.Hints = e.Hints.In(Printable(*o.Zone))
-		}
-		c.s.Endpoints = append(c.s.Endpoints, e)
+			Node:        Intern(Printable(ptr.Deref(e.NodeName, ""))),
+			Hints:       fromHints(e.Hints, e.Zone),
+			Ready:       ptr.Deref(e.Conditions.Ready, true),
+			Serving:     ptr.Deref(e.Conditions.Serving, true),
+			Terminating: ptr.Deref(e.Conditions.Terminating, false),
+		})
 	}
+	return s, p.errs
 }
 
-// address returns the first address of an endpoint; all of them reach the same pod by the API.
-func (c *sliceConv) address(i int, list []string) (netip.Addr, bool) {
-	if len(list) == 0 {
-		c.add(errMissing, nil, "endpoints[%d].addresses", i)
-		return netip.Addr{}, false
+func fromHints(o *discovery.EndpointHints, zone *string) (h Hints) {
+	if o != nil {
+		var zones, nodes []string
+		for _, z := range o.ForZones {
+			zones = append(zones, Printable(z.Name))
+		}
+		for _, n := range o.ForNodes {
+			nodes = append(nodes, Printable(n.Name))
+		}
+		h = NewHints(zones, nodes)
 	}
-	a, err := parseRoutable(list[0])
-	if err == nil && a.Is6() != c.s.IPv6 {
-		err = errFamily
+	if zone != nil && *zone != "" {
+		h = h.In(Printable(*zone))
 	}
-	if err != nil {
-		c.add(err, list[0], "endpoints[%d].addresses[0]", i)
-		return netip.Addr{}, false
-	}
-	return a, true
-}
-
-func fromHints(o *discovery.EndpointHints) Hints {
-	if o == nil {
-		return Hints{}
-	}
-	var zones, nodes []string
-	for _, z := range o.ForZones {
-		zones = append(zones, Printable(z.Name))
-	}
-	for _, n := range o.ForNodes {
-		nodes = append(nodes, Printable(n.Name))
-	}
-	return NewHints(zones, nodes)
+	return h
 }
 
 // toBeDeleted is the taint with which the cluster autoscaler marks a node that it is about to remove.
@@ -545,25 +452,22 @@ const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // FromNode converts a Node. Each error is a *FieldError, whose field was left out. The object is not kept nor changed.
 func FromNode(o *v1.Node) (*Node, []error) {
-	p := problems{ref: Ref{KindNode, Name{"", Printable(o.Name)}}}
-	n := Node{
-		Name:        p.ref.Name,
+	n := &Node{
+		Name:        NameOf(o),
 		UID:         Printable(string(o.UID)),
 		Zone:        Printable(o.Labels[v1.LabelTopologyZone]),
 		Deleting:    o.DeletionTimestamp != nil,
 		ToBeDeleted: slices.ContainsFunc(o.Spec.Taints, func(t v1.Taint) bool { return t.Key == toBeDeleted }),
 	}
+	p := &problems{ref: n.Ref()}
 	for _, kind := range []v1.NodeAddressType{v1.NodeInternalIP, v1.NodeExternalIP} {
 		for i, in := range o.Status.Addresses {
 			if in.Type != kind {
 				continue
 			}
-			a, err := parseAddr(in.Address)
-			if err != nil {
-				p.add(err, in.Address, "status.addresses[%d].address", i)
-				continue
+			if a, err := parseAddr(in.Address); !p.failed(err, in.Address, "status.addresses[%d].address", i) {
+				n.Addrs = append(n.Addrs, a)
 			}
-			n.Addrs = append(n.Addrs, a)
 		}
 	}
 	n.Addrs = distinct(n.Addrs)
@@ -571,14 +475,15 @@ func FromNode(o *v1.Node) (*Node, []error) {
 	if len(list) == 0 && o.Spec.PodCIDR != "" {
 		list = []string{o.Spec.PodCIDR}
 	}
-	n.PodCIDRs = parseAll(&p, list, maxAddresses, "spec.podCIDRs", parsePrefix)
-	return &n, p.errs
+	n.PodCIDRs = parseAll(p, list, maxAddresses, "spec.podCIDRs", parsePrefix)
+	return n, p.errs
 }
 
 // FromServiceCIDR converts a ServiceCIDR. Each error is a *FieldError, whose field was left out. The object is not
 // kept nor changed.
 func FromServiceCIDR(o *networking.ServiceCIDR) (*ServiceCIDR, []error) {
-	p := problems{ref: Ref{KindServiceCIDR, Name{"", Printable(o.Name)}}}
-	c := ServiceCIDR{Name: p.ref.Name, Prefixes: parseAll(&p, o.Spec.CIDRs, maxAddresses, "spec.cidrs", parsePrefix)}
-	return &c, p.errs
+	c := &ServiceCIDR{Name: NameOf(o)}
+	p := &problems{ref: c.Ref()}
+	c.Prefixes = parseAll(p, o.Spec.CIDRs, maxAddresses, "spec.cidrs", parsePrefix)
+	return c, p.errs
 }

@@ -18,9 +18,8 @@ import (
 	networking "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 )
-
-func ptr[T any](v T) *T { return &v }
 
 func addrs(list ...string) (out []netip.Addr) {
 	for _, s := range list {
@@ -178,11 +177,11 @@ func TestFromService(t *testing.T) {
 				o.Spec.Type = v1.ServiceTypeLoadBalancer
 				o.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
 				o.Spec.HealthCheckNodePort = 32000
-				o.Spec.AllocateLoadBalancerNodePorts = ptr(false)
+				o.Spec.AllocateLoadBalancerNodePorts = ptr.To(false)
 				o.Spec.LoadBalancerSourceRanges = []string{" 10.0.0.0/8 ", "10.1.2.3/8", "2001:db8::/32", "::ffff:192.0.2.0/120", "x", "::/95"}
 				o.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{
-					{IP: "192.0.2.1"}, {IP: "192.0.2.2", IPMode: ptr(v1.LoadBalancerIPModeVIP)},
-					{IP: "192.0.2.3", IPMode: ptr(v1.LoadBalancerIPModeProxy)}, {Hostname: "lb.example.com"}, {IP: "2001:db8::1"}, {IP: "169.254.20.10"},
+					{IP: "192.0.2.1"}, {IP: "192.0.2.2", IPMode: ptr.To(v1.LoadBalancerIPModeVIP)},
+					{IP: "192.0.2.3", IPMode: ptr.To(v1.LoadBalancerIPModeProxy)}, {Hostname: "lb.example.com"}, {IP: "2001:db8::1"}, {IP: "169.254.20.10"},
 				}
 			},
 			want: func(s *Service) {
@@ -214,7 +213,7 @@ func TestFromService(t *testing.T) {
 			in: func(o *v1.Service) {
 				o.Spec.Type, o.Spec.HealthCheckNodePort = v1.ServiceTypeNodePort, 32000
 				o.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
-				o.Spec.InternalTrafficPolicy = ptr(v1.ServiceInternalTrafficPolicyLocal)
+				o.Spec.InternalTrafficPolicy = ptr.To(v1.ServiceInternalTrafficPolicyLocal)
 			},
 			want: func(s *Service) { s.Type, s.ExternalLocal, s.InternalLocal = NodePort, true, true },
 		},
@@ -225,7 +224,7 @@ func TestFromService(t *testing.T) {
 		"affinity": {
 			in: func(o *v1.Service) {
 				o.Spec.SessionAffinity = v1.ServiceAffinityClientIP
-				o.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: ptr[int32](86400)}}
+				o.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](86400)}}
 			},
 			want: func(s *Service) { s.Affinity = 24 * time.Hour },
 		},
@@ -233,7 +232,7 @@ func TestFromService(t *testing.T) {
 			in: func(o *v1.Service) {
 				o.Spec.Type, o.Spec.ExternalTrafficPolicy = v1.ServiceTypeLoadBalancer, v1.ServiceExternalTrafficPolicyLocal
 				o.Spec.SessionAffinity = v1.ServiceAffinityClientIP
-				o.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: ptr[int32](86401)}}
+				o.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: ptr.To[int32](86401)}}
 			},
 			want: func(s *Service) { s.Type, s.ExternalLocal, s.Affinity = LoadBalancer, true, 3*time.Hour },
 			errs: []string{
@@ -281,8 +280,8 @@ func apiSlice(change func(*discovery.EndpointSlice)) *discovery.EndpointSlice {
 			Annotations: map[string]string{"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-02T03:04:05.5Z"},
 		},
 		AddressType: discovery.AddressTypeIPv4,
-		Ports:       []discovery.EndpointPort{{Name: ptr("http"), Port: ptr[int32](8080), Protocol: ptr(v1.ProtocolTCP)}},
-		Endpoints:   []discovery.Endpoint{{Addresses: []string{"10.244.0.1"}, NodeName: ptr("n1")}},
+		Ports:       []discovery.EndpointPort{{Name: ptr.To("http"), Port: ptr.To[int32](8080), Protocol: ptr.To(v1.ProtocolTCP)}},
+		Endpoints:   []discovery.Endpoint{{Addresses: []string{"10.244.0.1"}, NodeName: ptr.To("n1")}},
 	}
 	change(o)
 	return o
@@ -317,7 +316,7 @@ func TestFromEndpointSlice(t *testing.T) {
 						Conditions: discovery.EndpointConditions{Ready: ready, Serving: serving, Terminating: terminating}}
 				}
 				o.Endpoints = []discovery.Endpoint{
-					one(nil, nil, nil), one(ptr(false), nil, nil), one(ptr(false), ptr(true), ptr(true)), one(ptr(false), ptr(false), ptr(true)),
+					one(nil, nil, nil), one(ptr.To(false), nil, nil), one(ptr.To(false), ptr.To(true), ptr.To(true)), one(ptr.To(false), ptr.To(false), ptr.To(true)),
 				}
 			},
 			want: func(s *EndpointSlice) {
@@ -342,12 +341,12 @@ func TestFromEndpointSlice(t *testing.T) {
 		"ports that a Service cannot use": {
 			in: func(o *discovery.EndpointSlice) {
 				o.Ports = append(o.Ports,
-					discovery.EndpointPort{Port: ptr[int32](1)},
-					discovery.EndpointPort{Name: ptr("a")},
-					discovery.EndpointPort{Name: ptr("b"), Port: ptr[int32](0)},
-					discovery.EndpointPort{Name: ptr("c"), Port: ptr[int32](65536)},
-					discovery.EndpointPort{Name: ptr("d"), Port: ptr[int32](2), Protocol: ptr(v1.Protocol("X"))},
-					discovery.EndpointPort{Name: ptr(""), Port: ptr[int32](65535)})
+					discovery.EndpointPort{Port: ptr.To[int32](1)},
+					discovery.EndpointPort{Name: ptr.To("a")},
+					discovery.EndpointPort{Name: ptr.To("b"), Port: ptr.To[int32](0)},
+					discovery.EndpointPort{Name: ptr.To("c"), Port: ptr.To[int32](65536)},
+					discovery.EndpointPort{Name: ptr.To("d"), Port: ptr.To[int32](2), Protocol: ptr.To(v1.Protocol("X"))},
+					discovery.EndpointPort{Name: ptr.To(""), Port: ptr.To[int32](65535)})
 			},
 			want: func(s *EndpointSlice) { s.Ports = append(s.Ports, SlicePort{Sym{}, TCP, 65535}) },
 			errs: []string{`ports[4].port: 65536: not a port number`, `ports[5].protocol: "X": not TCP, UDP or SCTP`},
@@ -502,7 +501,7 @@ func TestConvertedTextIsPrintable(t *testing.T) {
 	const bad = "\x1b[2J\xff\n"
 	slice, _ := FromEndpointSlice(apiSlice(func(o *discovery.EndpointSlice) {
 		o.Namespace, o.Name, o.Labels["kubernetes.io/service-name"] = bad, bad, bad
-		o.Ports[0].Name, o.Endpoints[0].NodeName, o.Endpoints[0].Zone = ptr(bad), ptr(bad), ptr(bad)
+		o.Ports[0].Name, o.Endpoints[0].NodeName, o.Endpoints[0].Zone = ptr.To(bad), ptr.To(bad), ptr.To(bad)
 		o.Endpoints[0].Hints = &discovery.EndpointHints{ForZones: []discovery.ForZone{{Name: bad}}, ForNodes: []discovery.ForNode{{Name: bad}}}
 	}))
 	service, _ := FromService(apiService(func(o *v1.Service) {
