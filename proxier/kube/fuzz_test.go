@@ -43,7 +43,7 @@ func FuzzFromService(f *testing.F) {
 		if s == nil {
 			return
 		}
-		if again, _ := FromService(&o); !s.Equal(again) {
+		if again, _ := FromService(&o); !s.same(again) {
 			t.Errorf("the same object twice: %+v and %+v", s, again)
 		}
 		if s.Ref() != (Ref{KindService, Name{o.Namespace, o.Name}}) {
@@ -134,7 +134,7 @@ func FuzzFromEndpointSlice(f *testing.F) {
 		if s == nil {
 			return
 		}
-		if again, _ := FromEndpointSlice(&o); !s.Equal(again) {
+		if again, _ := FromEndpointSlice(&o); !s.same(again) {
 			t.Errorf("the same object twice: %+v and %+v", s, again)
 		}
 		if s.Service.Name == "" || len(errs) == 0 && len(s.Endpoints) != len(o.Endpoints) {

@@ -72,7 +72,7 @@ func (r Ref) String() string { return r.Kind.String() + " " + r.Name.String() }
 // Object is a *Service, *EndpointSlice, *Node or *ServiceCIDR, and nothing else.
 type Object interface {
 	Ref() Ref
-	// same is Equal on the concrete type, which o must have too.
+	// same reports whether the proxy would do the same for both.
 	same(o Object) bool
 }
 

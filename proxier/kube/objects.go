@@ -84,25 +84,17 @@ func (s *Service) Ref() Ref { return Ref{KindService, s.Name} }
 // ClusterIP returns the ClusterIP of the family, the zero Addr if there is none.
 func (s *Service) ClusterIP(ipv6 bool) netip.Addr { return s.ClusterIPs[familyIndex(ipv6)] }
 
-// Equal reports whether the proxy would do the same for both.
-func (s *Service) Equal(o *Service) bool {
-	if s == nil || o == nil {
-		return s == o
-	}
-	return s.Name == o.Name && s.UID == o.UID && s.Created == o.Created && s.Type == o.Type &&
-		s.ClusterIPs == o.ClusterIPs &&
-		s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal &&
-		s.NoLoadBalancerNodePorts == o.NoLoadBalancerNodePorts &&
-		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Affinity == o.Affinity &&
-		slices.Equal(s.Ports, o.Ports) &&
-		slices.Equal(s.ExternalIPs, o.ExternalIPs) &&
-		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
-		slices.Equal(s.SourceRanges, o.SourceRanges) && s.NoValidRange == o.NoValidRange
-}
-
 func (s *Service) same(o Object) bool {
 	other, ok := o.(*Service)
-	return ok && s.Equal(other)
+	return ok && s.Name == other.Name && s.UID == other.UID && s.Created == other.Created && s.Type == other.Type &&
+		s.ClusterIPs == other.ClusterIPs &&
+		s.ExternalLocal == other.ExternalLocal && s.InternalLocal == other.InternalLocal &&
+		s.NoLoadBalancerNodePorts == other.NoLoadBalancerNodePorts &&
+		s.HealthCheckNodePort == other.HealthCheckNodePort && s.Affinity == other.Affinity &&
+		slices.Equal(s.Ports, other.Ports) &&
+		slices.Equal(s.ExternalIPs, other.ExternalIPs) &&
+		slices.Equal(s.LoadBalancerIPs, other.LoadBalancerIPs) &&
+		slices.Equal(s.SourceRanges, other.SourceRanges) && s.NoValidRange == other.NoValidRange
 }
 
 // familyIndex is the place of a family in an array of both.
@@ -122,7 +114,7 @@ type EndpointSlice struct {
 	// IPv6 is the family of all addresses.
 	IPv6 bool
 	// Changed is when the change began that this slice is the result of (annotation
-	// endpoints.kubernetes.io/last-change-trigger-time); zero if unknown. Equal ignores it.
+	// endpoints.kubernetes.io/last-change-trigger-time); zero if unknown. A change of it alone is not delivered.
 	Changed   time.Time
 	Ports     []SlicePort
 	Endpoints []Endpoint
@@ -148,18 +140,10 @@ type Endpoint struct {
 // Ref returns kind and name.
 func (s *EndpointSlice) Ref() Ref { return Ref{KindEndpointSlice, s.Name} }
 
-// Equal reports whether the proxy would do the same for both.
-func (s *EndpointSlice) Equal(o *EndpointSlice) bool {
-	if s == nil || o == nil {
-		return s == o
-	}
-	return s.Name == o.Name && s.Service == o.Service && s.IPv6 == o.IPv6 &&
-		slices.Equal(s.Ports, o.Ports) && slices.Equal(s.Endpoints, o.Endpoints)
-}
-
 func (s *EndpointSlice) same(o Object) bool {
 	other, ok := o.(*EndpointSlice)
-	return ok && s.Equal(other)
+	return ok && s.Name == other.Name && s.Service == other.Service && s.IPv6 == other.IPv6 &&
+		slices.Equal(s.Ports, other.Ports) && slices.Equal(s.Endpoints, other.Endpoints)
 }
 
 // Node is what the proxy uses of the Node that it runs on. It is immutable.
@@ -191,19 +175,11 @@ func (n *Node) Addr(ipv6 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// Equal reports whether the proxy would do the same for both.
-func (n *Node) Equal(o *Node) bool {
-	if n == nil || o == nil {
-		return n == o
-	}
-	return n.Name == o.Name && n.UID == o.UID && n.Zone == o.Zone &&
-		n.Deleting == o.Deleting && n.ToBeDeleted == o.ToBeDeleted &&
-		slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.PodCIDRs, o.PodCIDRs)
-}
-
 func (n *Node) same(o Object) bool {
 	other, ok := o.(*Node)
-	return ok && n.Equal(other)
+	return ok && n.Name == other.Name && n.UID == other.UID && n.Zone == other.Zone &&
+		n.Deleting == other.Deleting && n.ToBeDeleted == other.ToBeDeleted &&
+		slices.Equal(n.Addrs, other.Addrs) && slices.Equal(n.PodCIDRs, other.PodCIDRs)
 }
 
 // ServiceCIDR is a range, or one per family, that ClusterIPs are taken from. It is immutable.
@@ -215,17 +191,9 @@ type ServiceCIDR struct {
 // Ref returns kind and name.
 func (c *ServiceCIDR) Ref() Ref { return Ref{KindServiceCIDR, c.Name} }
 
-// Equal reports whether the proxy would do the same for both.
-func (c *ServiceCIDR) Equal(o *ServiceCIDR) bool {
-	if c == nil || o == nil {
-		return c == o
-	}
-	return c.Name == o.Name && slices.Equal(c.Prefixes, o.Prefixes)
-}
-
 func (c *ServiceCIDR) same(o Object) bool {
 	other, ok := o.(*ServiceCIDR)
-	return ok && c.Equal(other)
+	return ok && c.Name == other.Name && slices.Equal(c.Prefixes, other.Prefixes)
 }
 
 // Sym is a string that many objects repeat (the name of a node, a zone, a port), stored once and compared as a
