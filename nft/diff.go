@@ -123,8 +123,7 @@ func (c *Change) diffElements(have, want []Element) {
 		}
 	}
 	for i, is := range wanted {
-		// A list with a repeated element deletes none that is wanted, and no element twice.
-		if !is && index.find(&have[i]) == i {
+		if !is {
 			c.Delete = append(c.Delete, have[i])
 		}
 	}

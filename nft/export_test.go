@@ -4,6 +4,7 @@
 package nft
 
 // Internals for the tests of package nft_test, which import nft/kernel.
+const ViewsAtOnce = viewsAtOnce
 
 var (
 	WantedElements = wantedElements
@@ -14,4 +15,6 @@ var (
 	AppendFrontend = appendFrontend
 	AddrKey        = addrKey
 	AllPolicies    = policies
+	Ranged         = SetID.ranged
+	StickyDrawsOf  = (*Snapshot).draws
 )

@@ -84,8 +84,8 @@ func (in *nodeInputs) state() nodeState {
 	}
 	in.checkCIDRs(&s)
 	local := slices.DeleteFunc(slices.Clone(in.interfaces.addrs), func(a netip.Addr) bool {
-		// Each new veth has an IPv6 link-local address; nothing depends on them. An IPv4 one is configured on purpose.
-		return a.Is6() && a.IsLinkLocalUnicast() || a.IsLoopback()
+		// Each new veth has a link-local address; nothing depends on them.
+		return a.IsLinkLocalUnicast() || a.IsLoopback()
 	})
 	for i, f := range nft.Families() {
 		s.families[i] = in.family(f, s.cidrs, local)

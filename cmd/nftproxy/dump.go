@@ -28,7 +28,6 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/inspect"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/manifests"
-	"github.com/nftproxy/nftproxy/routing"
 	routingkernel "github.com/nftproxy/nftproxy/routing/kernel"
 )
 
@@ -97,38 +96,22 @@ func (d *dumper) run(ctx context.Context, out io.Writer) (err error) {
 			return fmt.Errorf("--service: %w", err)
 		}
 	}
-	if d.isDiff {
+	switch {
+	case d.isDiff:
 		return d.diff(ctx, out)
+	case d.output == "svg":
+		return errors.New("-o svg: pictures are drawn by Graphviz: nftproxy dump -o dot --service NAMESPACE/NAME | dot -Tsvg")
+	case !slices.Contains(dumpForms, d.output):
+		return fmt.Errorf("-o %s: must be %s", d.output, strings.Join(dumpForms, ", "))
+	case d.output == "dot" && d.service == "":
+		return errors.New("-o dot shows one Service: --service NAMESPACE/NAME is needed")
 	}
-	write, err := d.form(ctx)
-	if err != nil {
-		return err
-	}
-	return d.dump(ctx, out, write)
-}
-
-// form returns the writer of the form that -o names.
-func (d *dumper) form(ctx context.Context) (func(io.Writer, *inspect.Dump) error, error) {
-	switch d.output {
-	case "table", "":
-		return func(w io.Writer, doc *inspect.Dump) error { return inspect.Text(w, doc, false) }, nil
-	case "wide":
-		return func(w io.Writer, doc *inspect.Dump) error { return inspect.Text(w, doc, true) }, nil
-	case "json":
-		return inspect.JSON, nil
-	case "yaml":
-		return inspect.YAML, nil
-	case "dot":
-		return d.graph(ctx)
-	case "svg":
-		return nil, errors.New("-o svg: pictures are drawn by Graphviz: nftproxy dump -o dot --service NAMESPACE/NAME | dot -Tsvg")
-	}
-	return nil, fmt.Errorf("-o %s: must be %s", d.output, strings.Join(dumpForms, ", "))
+	return d.dump(ctx, out)
 }
 
 // dump prints the kernel's tables.
-func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, *inspect.Dump) error) error {
-	doc := &inspect.Dump{APIVersion: inspect.APIVersion, Kind: inspect.Kind, Stamp: newStamp(d.flags)}
+func (d *dumper) dump(ctx context.Context, out io.Writer) error {
+	doc := &inspect.Dump{APIVersion: inspect.APIVersion, Kind: inspect.Kind, Stamp: newStamp(d.flags), ServicePorts: []inspect.ServicePort{}}
 	conn, err := kernel.Open(0)
 	if err != nil {
 		return err
@@ -144,7 +127,12 @@ func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, 
 		doc.Tables = append(doc.Tables, table)
 		doc.ServicePorts = append(doc.ServicePorts, ports...)
 	}
-	if doc.Routing, err = routingLines(ctx); err != nil {
+	routes, err := routingkernel.Open()
+	if err != nil {
+		return err
+	}
+	defer routes.Close()
+	if doc.Routing, err = routingkernel.Dump(ctx, routes); err != nil {
 		return err
 	}
 	if d.service != "" {
@@ -158,7 +146,17 @@ func (d *dumper) dump(ctx context.Context, out io.Writer, write func(io.Writer, 
 			return err
 		}
 	}
-	if err := write(out, doc); err != nil {
+	switch d.output {
+	case "json":
+		err = inspect.JSON(out, doc)
+	case "yaml":
+		err = inspect.YAML(out, doc)
+	case "dot":
+		err = d.graph(ctx, out, doc)
+	default:
+		err = inspect.Text(out, doc, d.output == "wide")
+	}
+	if err != nil {
 		return err
 	}
 	if wrong || slices.ContainsFunc(doc.ServicePorts, func(p inspect.ServicePort) bool { return len(p.Problems) > 0 }) {
@@ -210,25 +208,13 @@ func countFlows(ctx context.Context, doc *inspect.Dump) error {
 	return nil
 }
 
-func routingLines(ctx context.Context) ([]routing.Line, error) {
-	kernel, err := routingkernel.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer kernel.Close()
-	return routingkernel.Dump(ctx, kernel)
-}
-
-// graph returns the writer of the graph of one Service, with the places of endpoints if the flags name a source.
-func (d *dumper) graph(ctx context.Context) (func(io.Writer, *inspect.Dump) error, error) {
-	if d.service == "" {
-		return nil, errors.New("-o dot shows one Service: --service NAMESPACE/NAME is needed")
-	}
+// graph writes the graph of one Service, with the places of endpoints if the flags name a source.
+func (d *dumper) graph(ctx context.Context, out io.Writer, doc *inspect.Dump) error {
 	var o inspect.DOTOptions
 	if hasSource(d.flags) {
-		source, err := observe(ctx, d.options, d.flags)
+		source, err := startDryRun(ctx, d.options, d.flags)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer source.stop()
 		o = inspect.DOTOptions{Node: source.NodeName(), Places: map[netip.Addr]inspect.Place{}}
@@ -236,7 +222,7 @@ func (d *dumper) graph(ctx context.Context) (func(io.Writer, *inspect.Dump) erro
 			o.Places[e.Addr] = inspect.Place{Node: e.Node.String(), Zone: e.Hints.Zone()}
 		})
 	}
-	return func(w io.Writer, doc *inspect.Dump) error { return inspect.DOT(w, d.service, doc.ServicePorts, o) }, nil
+	return inspect.DOT(out, d.service, doc.ServicePorts, o)
 }
 
 // sourceFlags are the flags of the proxy that name a source, which dump --help shows. All other flags of the proxy are
@@ -261,8 +247,8 @@ func hasSource(fs *pflag.FlagSet) bool {
 	return slices.ContainsFunc([]string{"config", "manifests", "kubeconfig", "master"}, fs.Changed)
 }
 
-// observation is a source that runs, and its observer.
-type observation struct {
+// dryRun is a source that runs, and what the proxy would program of it.
+type dryRun struct {
 	*proxier.DryRun
 	stop func()
 }
@@ -270,8 +256,8 @@ type observation struct {
 // listTimeout limits the wait for a source: the source itself tries an API server that is away for ever.
 const listTimeout = 30 * time.Second
 
-// observe starts the source that the flags name and returns when it has listed everything.
-func observe(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) (*observation, error) {
+// startDryRun starts the source that the flags name and returns when it has listed everything.
+func startDryRun(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) (*dryRun, error) {
 	cfg, err := opts.Load(flags, machine())
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
@@ -304,7 +290,7 @@ func observe(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) (*
 		stop()
 		return nil, err
 	}
-	return &observation{o, stop}, nil
+	return &dryRun{o, stop}, nil
 }
 
 // probeServer asks an API server once and returns what is wrong with it: the source itself would only try again.
@@ -335,18 +321,13 @@ const looks = 3
 // diff compares the tables with what is wanted, and prints the differences that last for as long as settle: a running proxy
 // is a few milliseconds behind its source.
 func (d *dumper) diff(ctx context.Context, out io.Writer) error {
-	write := inspect.DriftText
-	switch d.output {
-	case "table", "wide":
-	case "json":
-		write = inspect.DriftJSON
-	default:
+	if !slices.Contains([]string{"table", "wide", "json"}, d.output) {
 		return fmt.Errorf("--diff -o %s: must be table or json", d.output)
 	}
 	if !hasSource(d.flags) {
 		return errors.New("--diff needs a source to compare with: --config, --kubeconfig, --master or --manifests, as the proxy has them")
 	}
-	source, err := observe(ctx, d.options, d.flags)
+	source, err := startDryRun(ctx, d.options, d.flags)
 	if err != nil {
 		return err
 	}
@@ -375,7 +356,12 @@ func (d *dumper) diff(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("neither the source nor the kernel has a Service %s", d.service)
 	}
 	drift.Stamp = newStamp(d.flags)
-	if err := write(out, drift); err != nil {
+	if d.output == "json" {
+		err = inspect.JSON(out, drift)
+	} else {
+		err = inspect.DriftText(out, drift)
+	}
+	if err != nil {
 		return err
 	}
 	if drift.Drifted {
@@ -385,7 +371,7 @@ func (d *dumper) diff(ctx context.Context, out io.Writer) error {
 }
 
 // compare compares all tables once.
-func compare(conn *kernel.Conn, source *observation) (*inspect.Drift, error) {
+func compare(conn *kernel.Conn, source *dryRun) (*inspect.Drift, error) {
 	tables, _ := families()
 	wanted, err := source.Tables(tables)
 	if err != nil {

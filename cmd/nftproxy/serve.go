@@ -42,9 +42,9 @@ type parts struct {
 	events    *events.Recorder // nil without an API server
 	source    source
 	proxier   *proxier.Proxier
-	sink      *observer // of the source; the proxier's own is behind it
-	peers     peers     // of the connections to the API server
-	more      []part    // ctsync, routing
+	routing   *routingInputs // nil without routing
+	peers     peers          // of the connections to the API server
+	more      []part         // ctsync, routing
 }
 
 // source delivers objects: an API server or a directory.
@@ -101,7 +101,11 @@ func serve(ctx context.Context, cfg *config.Config, opts *config.Options, flags 
 	for _, m := range p.more {
 		start(m.name, m.run)
 	}
-	start("source", func(ctx context.Context) error { p.source.Run(ctx, p.sink); return nil })
+	sink := p.proxier.Sink()
+	if p.routing != nil {
+		p.routing.Sink, sink = sink, p.routing
+	}
+	start("source", func(ctx context.Context) error { p.source.Run(ctx, sink); return nil })
 	start("proxier", p.proxier.Run)
 	return group.Wait()
 }
@@ -155,7 +159,6 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 		metrics.ShowHidden()
 	}
 	p.listeners = health.NewListeners(p.health, p.healthPortFailed)
-	p.sink = newObserver(cfg.Own.Routing, cfg.NodeIP)
 	if err := p.addSource(ctx); err != nil {
 		return nil, err
 	}
@@ -181,7 +184,6 @@ func assemble(ctx context.Context, cfg *config.Config) (*parts, error) {
 		return nil, err
 	}
 	p.proxier = proxier.New(options)
-	p.sink.Sink = p.proxier.Sink()
 	p.metrics.DropCountersFrom(p.proxier.DropCounters)
 	if cfg.Own.CountConnections {
 		p.metrics.ConnectionsFrom(p.proxier.Connections)

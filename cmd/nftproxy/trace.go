@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -39,77 +40,65 @@ const traceExamples = `  nftproxy trace --service default/web
   nftproxy trace tcp 10.96.0.10:443 --from 10.244.1.5
   nftproxy trace udp '[fd00:10:96::a]:53' --iif eth0 --count 1 -o json`
 
-// watching is one call of `nftproxy trace`.
-type watching struct {
+// tracer is one call of `nftproxy trace`.
+type tracer struct {
 	filterFlags
 	output  string
 	count   int
 	timeout time.Duration
+
+	write           func(*trace.Path) error
+	facts           *traceFacts
+	collector       trace.Collector
+	shown, overruns int
+	failed, unknown bool  // a packet was refused or dropped; it is unknown what happened to one
+	err             error // of write
 }
 
 // newTraceCommand returns `nftproxy trace`.
 func newTraceCommand(out io.Writer) *cobra.Command {
-	var w watching
+	var t tracer
 	cmd := inquiry(&cobra.Command{
 		Use:   "trace [PROTOCOL [ADDRESS[:PORT]]]",
 		Short: "Watch the paths of real packets on this node", Long: aboutTrace, Example: traceExamples, Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			stamp := newStamp(cmd.Flags())
-			write, err := traceForm(out, w.output, stamp)
-			if err == nil {
-				err = w.take(args)
-			}
-			if err == nil {
-				err = w.check()
-			}
-			if err != nil {
+			if err := t.take(args); err != nil {
 				return err
 			}
-			if w.output != "json" {
+			stamp := newStamp(cmd.Flags())
+			switch {
+			case t.timeout <= 0:
+				return fmt.Errorf("--timeout %s: must be above 0", t.timeout)
+			case t.count < 0:
+				return fmt.Errorf("--count %d: must not be negative", t.count)
+			case t.rate == 0 || t.rate > maxTraceRate:
+				return fmt.Errorf("--rate %d: must be from 1 to %d", t.rate, maxTraceRate)
+			case t.output == "json":
+				t.write = func(p *trace.Path) error {
+					p.Node, p.Version = stamp.Node, stamp.Version
+					return trace.JSON(out, p)
+				}
+			case t.output == "text" || t.output == "wide":
+				t.write = func(p *trace.Path) error { return trace.Text(out, p, t.output == "wide") }
 				if _, err := fmt.Fprintln(out, stamp); err != nil {
 					return err
 				}
+			default:
+				return fmt.Errorf("-o %s: must be text, wide or json", t.output)
 			}
-			return w.run(cmd.Context(), cmd.ErrOrStderr(), write)
+			return t.run(cmd.Context(), cmd.ErrOrStderr())
 		},
 	})
-	w.addFlags(cmd.Flags())
-	cmd.Flags().StringVarP(&w.output, "output", "o", "text", "text, wide or json: one line for each packet.")
-	cmd.Flags().IntVar(&w.count, "count", 10, "How many packets to show; 0 is no limit.")
-	cmd.Flags().DurationVar(&w.timeout, "timeout", 30*time.Second, "How long to watch.")
+	t.addFlags(cmd.Flags())
+	cmd.Flags().StringVarP(&t.output, "output", "o", "text", "text, wide or json: one line for each packet.")
+	cmd.Flags().IntVar(&t.count, "count", 10, "How many packets to show; 0 is no limit.")
+	cmd.Flags().DurationVar(&t.timeout, "timeout", 30*time.Second, "How long to watch.")
 	completeFlags(cmd, []string{"text", "wide", "json"})
 	return cmd
 }
 
-// traceForm returns what writes a path in the form that -o names.
-func traceForm(out io.Writer, name string, stamp inspect.Stamp) (func(*trace.Path) error, error) {
-	switch name {
-	case "text", "wide":
-		return func(p *trace.Path) error { return trace.Text(out, p, name == "wide") }, nil
-	case "json":
-		return func(p *trace.Path) error {
-			p.Node, p.Version = stamp.Node, stamp.Version
-			return trace.JSON(out, p)
-		}, nil
-	}
-	return nil, fmt.Errorf("-o %s: must be text, wide or json", name)
-}
-
 // maxTraceRate is what the kernel's socket buffer takes of some 15 messages per packet, and the reader keeps pace with.
 const maxTraceRate = 10000
-
-// check refuses what the flags must not be.
-func (w *watching) check() error {
-	switch {
-	case w.timeout <= 0:
-		return fmt.Errorf("--timeout %s: must be above 0", w.timeout)
-	case w.count < 0:
-		return fmt.Errorf("--count %d: must not be negative", w.count)
-	case w.rate == 0 || w.rate > maxTraceRate:
-		return fmt.Errorf("--rate %d: must be from 1 to %d", w.rate, maxTraceRate)
-	}
-	return nil
-}
 
 // traceQuiet is the time without a message after which a packet has passed: the kernel takes it through all hooks without a
 // pause, unless a rule hands it to a program.
@@ -119,7 +108,7 @@ const traceQuiet = 200 * time.Millisecond
 const traceGrace = 5 * time.Second
 
 // run watches and writes, until the count is reached, time is over or the process is asked to end.
-func (w *watching) run(ctx context.Context, log io.Writer, write func(*trace.Path) error) (err error) {
+func (t *tracer) run(ctx context.Context, log io.Writer) (err error) {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	conn, err := kernel.Open(0)
@@ -127,130 +116,106 @@ func (w *watching) run(ctx context.Context, log io.Writer, write func(*trace.Pat
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	facts, err := newTraceFacts(conn)
-	if err != nil {
+	if t.facts, err = newTraceFacts(conn); err != nil {
 		return err
 	}
-	filters, err := w.filters(facts.table)
+	filters, err := t.filters(t.facts.table)
 	if err != nil {
 		return err
 	}
 	for i := range filters {
-		filters[i].Lifetime = w.timeout + traceGrace
+		filters[i].Lifetime = t.timeout + traceGrace
 	}
-	tracer, err := kernel.OpenTrace(0, filters)
+	source, err := kernel.OpenTrace(0, filters)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, tracer.Close()) }()
-	s := &session{watching: w, facts: facts, write: write}
-	s.collector.Quiet, s.collector.Hook = traceQuiet, facts.hook
+	defer func() { err = errors.Join(err, source.Close()) }()
+	t.collector.Quiet, t.collector.Hook = traceQuiet, t.facts.hook
 	began := time.Now()
-	if err := s.watch(ctx, tracer); err != nil {
-		return err
+	err = t.follow(ctx, t.timeout, source, false)
+	if err == nil && !t.full() && t.collector.Unfinished() { // wait for packets on their way
+		err = t.follow(context.WithoutCancel(ctx), traceQuiet, source, true)
 	}
-	if err := s.report(log, tracer, time.Since(began)); err != nil {
-		return err
+	t.show(t.collector.Complete(time.Now(), true)...)
+	if err = errors.Join(err, t.err); err == nil {
+		err = t.report(log, source, time.Since(began))
 	}
 	switch {
-	case s.shown == 0:
+	case err != nil:
+		return err
+	case t.shown == 0:
 		return errors.New("no packet that matches was seen")
-	case s.unknown:
+	case t.unknown:
 		return &exitError{2, errAnswerNo}
-	case s.failed:
+	case t.failed:
 		return errAnswerNo
 	}
 	return nil
 }
 
-// session is one run of the command.
-type session struct {
-	*watching
-	facts           *traceFacts
-	collector       trace.Collector
-	write           func(*trace.Path) error
-	shown, overruns int
-	failed, unknown bool  // a packet was refused or dropped; it is unknown what happened to one
-	err             error // of write
-}
-
-// watch shows packets until there are enough, ctx ends or time is over; then it waits for those on their way.
-func (s *session) watch(ctx context.Context, tracer *kernel.Trace) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+// follow takes messages for a time, or until there are enough packets; those of new packets unless only known ones count.
+func (t *tracer) follow(ctx context.Context, limit time.Duration, source *kernel.Trace, known bool) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := s.follow(ctx, cancel, tracer, false)
-	if err == nil && !s.full() && s.collector.Unfinished() {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), traceQuiet)
-		defer cancel()
-		err = s.follow(last, cancel, tracer, true)
-	}
-	s.show(s.collector.Complete(time.Now(), true)...)
-	return errors.Join(err, s.err)
-}
-
-// follow takes messages, without those of new packets if nothing new is wanted.
-func (s *session) follow(ctx context.Context, enough func(), tracer *kernel.Trace, known bool) error {
 	show := func(done ...*trace.Seen) {
-		if s.show(done...); s.full() {
-			enough()
+		if t.show(done...); t.full() {
+			cancel()
 		}
 	}
-	return tracer.Run(ctx, traceQuiet/4, func(e *nft.TraceEvent) {
+	return source.Run(ctx, traceQuiet/4, func(e *nft.TraceEvent) {
 		if !known || !e.Starts() {
-			show(s.collector.Add(e, time.Now()))
+			show(t.collector.Add(e, time.Now()))
 		}
 	}, func() {
-		s.overruns++
-		s.collector.Lost()
+		t.overruns++
+		t.collector.Lost()
 	}, func() {
-		show(s.collector.Complete(time.Now(), false)...)
+		show(t.collector.Complete(time.Now(), false)...)
 	})
 }
 
 // full returns whether there is nothing more to show.
-func (s *session) full() bool { return s.err != nil || s.count > 0 && s.shown >= s.count }
+func (t *tracer) full() bool { return t.err != nil || t.count > 0 && t.shown >= t.count }
 
-func (s *session) show(done ...*trace.Seen) {
+func (t *tracer) show(done ...*trace.Seen) {
 	for _, p := range done {
-		if p == nil || s.full() {
+		if p == nil || t.full() {
 			continue
 		}
-		s.facts.refresh()
-		s.shown++
-		path := trace.Describe(p, s.facts.facts())
+		t.facts.refresh()
+		t.shown++
+		path := trace.Describe(p, t.facts.facts())
 		switch path.Outcome {
 		case explain.Refused, explain.Dropped, explain.Lost:
-			s.failed = true
+			t.failed = true
 		case explain.Queued, explain.Bridged:
-			s.unknown = true
+			t.unknown = true
 		}
-		s.err = s.write(path)
+		t.err = t.write(path)
 	}
 }
 
-// report prints what was seen, and what was not.
-func (s *session) report(log io.Writer, tracer *kernel.Trace, took time.Duration) error {
-	what := "connections"
-	if s.all {
-		what = "packets"
-	}
-	matched, traced, err := tracer.Counts()
+// report prints how many packets were seen, and how many were not.
+func (t *tracer) report(log io.Writer, source *kernel.Trace, took time.Duration) error {
+	matched, traced, err := source.Counts()
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(log, "%s shown: %d in %s\n", what, s.shown, took.Round(time.Millisecond))
-	if matched > traced && err == nil {
-		_, err = fmt.Fprintf(log, "packets that matched and were not traced, above %d per second (--rate): %d\n", s.rate, matched-traced)
+	text := fmt.Sprintf("%s shown: %d in %s\n", map[bool]string{true: "packets", false: "connections"}[t.all], t.shown, took.Round(time.Millisecond))
+	if matched > traced {
+		text += fmt.Sprintf("packets that matched and were not traced, above %d per second (--rate): %d\n", t.rate, matched-traced)
 	}
-	if s.overruns > 0 && err == nil {
-		_, err = fmt.Fprintf(log, "messages of the kernel were lost, use a lower --rate; overruns: %d\n", s.overruns)
+	if t.overruns > 0 {
+		text += fmt.Sprintf("messages of the kernel were lost, use a lower --rate; overruns: %d\n", t.overruns)
 	}
+	_, err = io.WriteString(log, text)
 	return err
 }
 
 // traceFacts reads what a trace has to know of the ruleset when it is needed, once for each generation of it.
 type traceFacts struct {
-	kernel     *kernel.Conn
+	conn       *kernel.Conn
 	node       *facts
 	generation uint32
 	hooks      map[nft.TraceTable]map[string]nft.Hook
@@ -266,12 +231,9 @@ type chainOf struct {
 
 func newTraceFacts(conn *kernel.Conn) (*traceFacts, error) {
 	node, err := readFacts()
-	if err != nil {
-		return nil, err
-	}
-	t := &traceFacts{kernel: conn, node: node}
+	t := &traceFacts{conn: conn, node: node}
 	t.forget()
-	return t, nil
+	return t, err
 }
 
 func (t *traceFacts) forget() {
@@ -281,47 +243,45 @@ func (t *traceFacts) forget() {
 
 // refresh forgets what was read if the ruleset changed since.
 func (t *traceFacts) refresh() {
-	if now, err := t.kernel.Generation(); err != nil || now != t.generation {
+	if now, err := t.conn.Generation(); err != nil || now != t.generation {
 		t.forget()
 		t.generation = now
 	}
 }
 
-// table reads our table of a family; nil if that fails.
-func (t *traceFacts) table(f nft.Family) *explain.Describer {
-	d, ok := t.tables[f]
+// once returns what is known of a key, and reads it the first time. What cannot be read is empty: a trace goes on without it.
+func once[K comparable, V any](known map[K]V, key K, read func() (V, error)) V {
+	v, ok := known[key]
 	if !ok {
-		if s, err := t.kernel.Snapshot(f); err == nil { // without it there are no texts
-			d = explain.NewDescriber(inspect.Read(s))
-		}
-		t.tables[f] = d
+		v, _ = read()
+		known[key] = v
 	}
-	return d
+	return v
+}
+
+// table is our table of a family; nil if it cannot be read.
+func (t *traceFacts) table(f nft.Family) *explain.Describer {
+	return once(t.tables, f, func() (*explain.Describer, error) {
+		s, err := t.conn.Snapshot(f)
+		if err != nil {
+			return nil, err
+		}
+		return explain.NewDescriber(inspect.Read(s)), nil
+	})
 }
 
 func (t *traceFacts) hook(table nft.TraceTable, chain string) (nft.Hook, bool) {
-	hooks, ok := t.hooks[table]
-	if !ok {
-		hooks, _ = t.kernel.TracedChains(table)
-		t.hooks[table] = hooks
-	}
-	h, ok := hooks[chain]
+	h, ok := once(t.hooks, table, func() (map[string]nft.Hook, error) { return t.conn.TracedChains(table) })[chain]
 	return h, ok
 }
 
 func (t *traceFacts) rule(table nft.TraceTable, chain string, handle uint64) (nft.TracedRule, int) {
-	at := chainOf{table, chain}
-	rules, ok := t.rules[at]
-	if !ok {
-		rules, _ = t.kernel.TracedRules(table, chain)
-		t.rules[at] = rules
+	rules := once(t.rules, chainOf{table, chain}, func() ([]nft.TracedRule, error) { return t.conn.TracedRules(table, chain) })
+	i := slices.IndexFunc(rules, func(r nft.TracedRule) bool { return r.Handle == handle })
+	if i < 0 {
+		return nft.TracedRule{}, 0
 	}
-	for i, r := range rules {
-		if r.Handle == handle {
-			return r, i + 1
-		}
-	}
-	return nft.TracedRule{}, 0
+	return rules[i], i + 1
 }
 
 // facts are those that package trace needs. An interface that is gone is named by its number.
@@ -335,7 +295,7 @@ func (t *traceFacts) facts() trace.Facts {
 			return fmt.Sprintf("interface %d", index)
 		},
 		Node: func(f nft.Family) explain.Node {
-			return explain.Node{Local: t.node.isLocal, Route: t.node.route, NextHop: t.node.nextHop, Client: clientOf(t.kernel, f)}
+			return explain.Node{Local: t.node.isLocal, Route: t.node.route, Client: clientOf(t.conn, f)}
 		},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nftproxy/nftproxy/nft"
+	"github.com/nftproxy/nftproxy/proxier/explain"
 )
 
 // parsed is what the filter flags make of a command line.
@@ -52,7 +53,7 @@ func TestTraceFilters(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 			continue
 		}
-		got, err := q.filters(nil)
+		got, err := q.filters(func(nft.Family) *explain.Describer { return nil })
 		if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); d != "" || err != nil {
 			t.Errorf("%s: %v\n%s", line, err, d)
 		}

@@ -37,20 +37,26 @@ func (q *filterFlags) addFlags(flags *pflag.FlagSet) {
 	flags.Uint32Var(&q.rate, "rate", 100, "How many packets are traced per second at most, in each family.")
 }
 
-var errNoFilter = errors.New("name the packets: --service, --from, --iif, --proto, --port, or PROTOCOL and ADDRESS:PORT")
-
 // take reads the arguments and checks the flags.
 func (q *filterFlags) take(args []string) (err error) {
-	if len(args) > 0 {
-		if q.proto != "" {
-			return errors.New("PROTOCOL and --proto both name a protocol")
-		}
+	switch {
+	case len(args) > 0 && q.proto != "":
+		return errors.New("PROTOCOL and --proto both name a protocol")
+	case len(args) > 0:
 		q.proto = args[0]
 	}
 	if len(args) > 1 {
-		if err := q.takeAddress(args[1]); err != nil {
-			return err
+		to, err := netip.ParseAddrPort(args[1])
+		if err != nil {
+			addr, errAddr := netip.ParseAddr(args[1])
+			if errAddr != nil {
+				return fmt.Errorf("%s: must be ADDRESS or ADDRESS:PORT, an IPv6 address with a port in brackets", args[1])
+			}
+			to = netip.AddrPortFrom(addr, q.port)
+		} else if q.port != 0 {
+			return errors.New("ADDRESS:PORT and --port both name a port")
 		}
+		q.addr, q.port = to.Addr().Unmap(), to.Port()
 	}
 	if q.proto != "" {
 		if q.number, err = parseProto(q.proto); err != nil {
@@ -73,50 +79,29 @@ func (q *filterFlags) take(args []string) (err error) {
 	case q.addr.IsValid() && q.client.IsValid() && q.addr.Is4() != q.client.Addr().Is4():
 		return fmt.Errorf("--from %s and %s are of different families", q.from, q.addr)
 	case q.service == "" && !q.addr.IsValid() && !q.client.IsValid() && q.port == 0 && q.proto == "" && q.iif == "":
-		return errNoFilter
+		return errors.New("name the packets: --service, --from, --iif, --proto, --port, or PROTOCOL and ADDRESS:PORT")
 	}
-	return nil
-}
-
-func (q *filterFlags) takeAddress(s string) error {
-	if a, err := netip.ParseAddr(s); err == nil {
-		q.addr = a.Unmap()
-		return nil
-	}
-	to, err := netip.ParseAddrPort(s)
-	if err != nil {
-		return fmt.Errorf("%s: must be ADDRESS or ADDRESS:PORT, an IPv6 address with a port in brackets", s)
-	}
-	if q.port != 0 {
-		return errors.New("ADDRESS:PORT and --port both name a port")
-	}
-	q.addr, q.port = to.Addr().Unmap(), to.Port()
 	return nil
 }
 
 // parseClient reads an address or a range.
 func parseClient(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
-		a = a.Unmap()
-		return netip.PrefixFrom(a, a.BitLen()), nil
+		return netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(s)
 	if err != nil || p.Addr().Is4In6() {
-		return p, fmt.Errorf("--from %s: must be an address or a range of them", s)
+		return p, fmt.Errorf("--from %s: must be an address or a range of addresses", s)
 	}
 	return p.Masked(), nil
 }
 
 // filters returns the filter of each family that is selected. table returns our table of a family, nil if there is none.
-func (q *filterFlags) filters(table func(nft.Family) *explain.Describer) ([]nft.TraceFilter, error) {
+func (q *filterFlags) filters(table func(nft.Family) *explain.Describer) (out []nft.TraceFilter, err error) {
 	if _, err := interfaceName(q.iif); err != nil {
 		return nil, err
 	}
-	var out []nft.TraceFilter
 	for _, f := range nft.Families() {
-		if q.addr.IsValid() && nft.FamilyOf(q.addr) != f || q.client.IsValid() && nft.FamilyOf(q.client.Addr()) != f {
-			continue
-		}
 		filter := nft.TraceFilter{
 			Family: f, Addr: q.addr, Proto: q.number, Port: q.port, From: q.client, IIF: q.iif, All: q.all, Rate: q.rate,
 		}
@@ -132,11 +117,11 @@ func (q *filterFlags) filters(table func(nft.Family) *explain.Describer) ([]nft.
 					filter.Targets = append(filter.Targets, nft.TraceTarget{Addr: addr, Proto: proto, Port: fr.Port})
 				}
 			}
-			if len(filter.Targets) == 0 {
-				continue
-			}
 		}
-		out = append(out, filter)
+		otherFamily := q.addr.IsValid() && nft.FamilyOf(q.addr) != f || q.client.IsValid() && nft.FamilyOf(q.client.Addr()) != f
+		if !otherFamily && (q.service == "" || len(filter.Targets) > 0) {
+			out = append(out, filter)
+		}
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("no table has an address of Service %s", q.service)

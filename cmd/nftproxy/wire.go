@@ -4,12 +4,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,8 +18,6 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/events"
 	"github.com/nftproxy/nftproxy/proxier/localhost"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
-	"github.com/nftproxy/nftproxy/routing"
-	routingkernel "github.com/nftproxy/nftproxy/routing/kernel"
 )
 
 // addFlows makes the part that deletes stale conntrack entries.
@@ -30,7 +25,7 @@ func (p *parts) addFlows(options *proxier.Options) error {
 	own := p.cfg.Own.StaleFlows
 	report := &flowReport{metrics: p.metrics, deleted: map[v1.IPFamily]map[string]int{}}
 	syncer, err := conntrack.New(conntrack.Options{
-		Scope:   ctsync.Scope{TCP: own.TCP, SCTP: own.SCTP, Zone: own.Zone},
+		Scope:   ctsync.Scope{TCP: own.TCP, SCTP: own.SCTP},
 		Reset:   own.Reset,
 		OnPass:  report.pass,
 		OnStale: report.stale,
@@ -78,90 +73,6 @@ func (r *flowReport) pass(pass conntrack.Pass) {
 	case pass.Deleted() > 0:
 		klog.V(2).InfoS("Deleted stale conntrack entries", "deleted", pass.Deleted(), "scanned", pass.Scanned, "took", pass.Duration)
 	}
-}
-
-// addRouting makes the part that keeps addresses, routes and rules, if any mode
-// of it is switched on. It refuses to start where something of others is in the
-// way; it waits for what is only missing.
-func (p *parts) addRouting(ctx context.Context) error {
-	wanted := p.cfg.Own.Routing
-	if !wanted.Enabled() {
-		return nil
-	}
-	kernel, err := routingkernel.Open()
-	if err != nil {
-		return fmt.Errorf("routing: %w", err)
-	}
-	log := slog.New(logr.ToSlogHandler(klog.FromContext(ctx)))
-	manager, err := routingkernel.New(kernel, wanted, log)
-	if err == nil {
-		err = manager.Check(ctx)
-	}
-	if err != nil {
-		kernel.Close()
-		return fmt.Errorf("routing: %w", err)
-	}
-	p.sink.reroute = manager.Update
-	manager.OnProblems = p.routingProblems
-	p.metrics.RoutingFrom(func() metrics.Routing { return routingStats(manager.Stats()) })
-	p.more = append(p.more, part{"routing", func(ctx context.Context) error {
-		defer kernel.Close()
-		// What an earlier run left stays until it is known what is wanted.
-		if !p.sink.complete(ctx) {
-			return nil
-		}
-		return manager.Run(ctx)
-	}})
-	return nil
-}
-
-// routingProblems shows in the health answers that routing is incomplete. The
-// log has the problems themselves.
-func (p *parts) routingProblems(found []routing.Problem) {
-	n := map[routing.Severity]int{}
-	for _, problem := range found {
-		n[problem.Severity]++
-	}
-	text := ""
-	if n[routing.Waiting]+n[routing.Conflict] > 0 {
-		text = fmt.Sprintf("missing devices or addresses: %d, conflicts with others: %d; the log has each", n[routing.Waiting], n[routing.Conflict])
-	}
-	p.health.SetDegraded("routing", text)
-}
-
-// removeRouting removes the addresses, routes, rules and neighbours that an
-// earlier run made when routing was switched on. Call it once our tables no
-// longer lead packets to them.
-func removeRouting(ctx context.Context) {
-	kernel, err := routingkernel.Open()
-	if err != nil {
-		klog.ErrorS(err, "Routing entries of an earlier run could not be looked for")
-		return
-	}
-	defer kernel.Close()
-	n, err := routingkernel.Cleanup(ctx, kernel)
-	if n > 0 {
-		klog.InfoS("Removed the routing entries of an earlier run, routing is switched off", "entries", n)
-	}
-	if err != nil {
-		klog.ErrorS(err, "Routing entries of an earlier run could not be removed; run `nftproxy cleanup` when nftproxy is stopped")
-	}
-}
-
-// routingStats has an entry for every kind, so that each series exists from
-// the start.
-func routingStats(s routingkernel.Stats) metrics.Routing {
-	out := metrics.Routing{Entries: map[string]int{}, Wanted: map[string]int{}, Repaired: map[string]uint64{}, Problems: map[string]int{}}
-	for _, s := range routing.Severities() {
-		out.Problems[s.String()] = 0
-	}
-	for _, p := range s.Problems {
-		out.Problems[p.Severity.String()]++
-	}
-	for _, k := range routing.Kinds() {
-		out.Entries[k.String()], out.Wanted[k.String()], out.Repaired[k.String()] = s.Entries[k], s.Wanted[k], s.Repaired[k]
-	}
-	return out
 }
 
 // addLocalhost makes the part that serves NodePorts on loopback addresses, if that is asked for.

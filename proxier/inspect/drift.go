@@ -88,6 +88,9 @@ type Wanted struct {
 // difference, nor are chains for numbers of endpoints that no Service has any more: the proxy leaves both alone.
 func (d *Drift) Compare(s *nft.Snapshot, w Wanted) {
 	d.APIVersion, d.Kind = APIVersion, KindDrift
+	if d.ServicePorts == nil {
+		d.ServicePorts = []ServiceDrift{} // not null in JSON
+	}
 	c := newComparison(Read(s), w)
 	c.assign()
 	c.elements()
@@ -148,7 +151,7 @@ func (d *Drift) Only(namespace, service, port string) bool {
 // time is no difference any more.
 func (d *Drift) Persisting(earlier *Drift) *Drift {
 	out := *d
-	out.Tables, out.ServicePorts = nil, nil
+	out.Tables, out.ServicePorts = nil, []ServiceDrift{}
 	before := map[[3]string]*ServiceDrift{}
 	for i := range earlier.ServicePorts {
 		s := &earlier.ServicePorts[i]

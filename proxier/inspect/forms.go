@@ -5,7 +5,6 @@ package inspect
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,65 +18,24 @@ import (
 	"go.yaml.in/yaml/v2"
 )
 
-// JSON writes a Dump. It encodes one Service port after the other: a dump often runs in the memory limit of the proxy,
-// and 30,000 Services are some 60 MB of text.
-func JSON(w io.Writer, d *Dump) error {
-	return d.encode(w, ",\n  \"servicePorts\": [", "\n    ", ",\n    ", "\n  ]\n}\n", func(v any, item bool) ([]byte, error) {
-		if item {
-			return json.MarshalIndent(v, "    ", "  ")
-		}
-		text, err := json.MarshalIndent(v, "", "  ")
-		return bytes.TrimSuffix(text, []byte(",\n  \"servicePorts\": null\n}")), err
-	})
+// JSON writes a document, a Dump or a Drift.
+func JSON(w io.Writer, document any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(document)
 }
 
-// YAML writes a Dump with its fields in the order of JSON. sigs.k8s.io/yaml would sort them.
-func YAML(w io.Writer, d *Dump) error {
-	if len(d.ServicePorts) == 0 {
-		return d.encode(w, "servicePorts: []", "", "", "\n", yamlOf)
-	}
-	return d.encode(w, "servicePorts:", "\n", "\n", "\n", yamlOf)
-}
-
-func yamlOf(v any, item bool) ([]byte, error) {
-	text, err := json.Marshal(v)
+// YAML writes a document with its fields in the order of JSON; sigs.k8s.io/yaml would sort them.
+func YAML(w io.Writer, document any) error {
+	text, err := json.Marshal(document)
 	if err != nil {
-		return nil, err
-	}
-	if item {
-		text = slices.Concat([]byte("["), text, []byte("]"))
-		var list []yaml.MapSlice
-		if err = yaml.Unmarshal(text, &list); err == nil {
-			text, err = yaml.Marshal(list)
-		}
-		return bytes.TrimSuffix(text, []byte("\n")), err
+		return err
 	}
 	var fields yaml.MapSlice
-	if err = yaml.Unmarshal(text, &fields); err == nil {
-		text, err = yaml.Marshal(fields[:len(fields)-1]) // without servicePorts, the last
+	if err := yaml.Unmarshal(text, &fields); err != nil {
+		return err
 	}
-	return text, err
-}
-
-// encode writes a Dump without its Service ports, then those.
-func (d *Dump) encode(w io.Writer, list, first, next, end string, marshal func(v any, item bool) ([]byte, error)) error {
-	out := bufio.NewWriter(w)
-	head := *d
-	head.ServicePorts = nil
-	text, err := marshal(head, false)
-	if err != nil {
-		return fmt.Errorf("encode %d tables: %w", len(d.Tables), err)
-	}
-	fmt.Fprintf(out, "%s%s", text, list)
-	for i := range d.ServicePorts {
-		if text, err = marshal(&d.ServicePorts[i], true); err != nil {
-			return fmt.Errorf("encode %s: %w", d.ServicePorts[i].Name, err)
-		}
-		fmt.Fprintf(out, "%s%s", first, text)
-		first = next
-	}
-	fmt.Fprint(out, end)
-	return out.Flush() // with the first error
+	return yaml.NewEncoder(w).Encode(fields)
 }
 
 // Text writes a Dump for people: the state of the tables, one line per frontend, and the problems. wide shows everything.
@@ -102,11 +60,9 @@ func Text(w io.Writer, d *Dump, wide bool) error {
 		titles = append(titles, "FLOWS")
 	}
 	if wide {
-		titles = append(titles, "PROGRAM", "SOURCES", "AFFINITY")
-	}
-	titles = append(titles, "ENDPOINTS")
-	if wide {
-		titles = append(titles, "ON THIS NODE")
+		titles = append(titles, "PROGRAM", "SOURCES", "AFFINITY", "ENDPOINTS", "ON THIS NODE")
+	} else {
+		titles = append(titles, "ENDPOINTS")
 	}
 	row(titles)
 	for i := range d.ServicePorts {
@@ -217,16 +173,6 @@ func few(list []string) string {
 		return strings.Join(list, ",")
 	}
 	return fmt.Sprintf("%s + %d more", strings.Join(list[:shown], ","), len(list)-shown)
-}
-
-// DriftJSON writes a Drift as one document.
-func DriftJSON(w io.Writer, d *Drift) error {
-	if d.ServicePorts == nil {
-		d.ServicePorts = []ServiceDrift{}
-	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(d)
 }
 
 // DriftText writes a Drift for people: the tables, then the Service ports that differ.

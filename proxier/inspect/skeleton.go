@@ -5,8 +5,8 @@ package inspect
 
 import (
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nftproxy/nftproxy/nft"
 )
@@ -17,18 +17,69 @@ func (c *comparison) skeleton() {
 		c.table.Skeleton = []string{"there is no table"}
 		return
 	}
-	sticky, unwanted, users := c.stickyChains(), c.unwantedSticky(), c.users()
-	for _, d := range c.Differences(c.w.Config, c.w.Services) {
-		text := d.String()
-		if n := users[d.Name]; n > 0 && d.Object == nft.ObjectChain {
-			text += fmt.Sprintf("; Service ports that need it: %d", n)
+	// Services that together need all balancers and sticky views make a model that has every chain.
+	var representatives []*nft.Service
+	users := map[string]int{}       // Service ports that need a balancer, by its chain
+	sticky := map[string]owner{}    // of chains and maps that one Service has for itself
+	affinities := map[string]bool{} // wanted, by owner
+	for _, s := range c.w.Services {
+		keep, seen := len(s.Affinities()) > 0, map[nft.Program]bool{}
+		for _, p := range s.Balancers() {
+			if !seen[p] {
+				keep = keep || users[p.Chain()] == 0
+				users[p.Chain()]++
+			}
+			seen[p] = true
 		}
-		if o, ok := unwanted[d.Name]; ok && d.Object == nft.ObjectSet {
-			text = fmt.Sprintf("map %s remembers clients of %s, which is not sticky", d.Name, o)
-		} else if ok {
-			continue
+		for _, a := range s.Affinities() {
+			affinities[a.Owner] = true
+			sticky[nft.AffinityMap(a.ID)] = ownerOf(s)
+			for _, ch := range a.Chains(c.Family) {
+				sticky[ch.Name] = ownerOf(s)
+			}
 		}
-		c.report(sticky, d.Name, text)
+		if keep {
+			representatives = append(representatives, s)
+		}
+	}
+	report := func(name, format string, args ...any) {
+		list := &c.table.Skeleton
+		if o, ok := sticky[name]; ok {
+			list = &c.port(o).Skeleton
+		}
+		*list = append(*list, Printable(fmt.Sprintf(format, args...)))
+	}
+	model := nft.Model(c.Family, c.w.Config, representatives, nil)
+	for name := range model.Chains {
+		text := c.chainText(model, name)
+		if _, own := sticky[name]; text != "" && users[name] > 0 && !own {
+			text += fmt.Sprintf("; Service ports that need it: %d", users[name])
+		}
+		if text != "" {
+			report(name, "chain %s%s", name, text)
+		}
+	}
+	for name, programs := range map[string]map[nft.Program]bool{"policies": model.Policies, "programs": model.Programs, "draws": model.Draws} {
+		for p := range programs {
+			if !c.Leads(p) {
+				report(p.Chain(), "map %s does not lead to chain %s", name, p.Chain())
+			}
+		}
+	}
+	// What does not depend on the Services: sets, and chains of earlier numbers of endpoints, which stay.
+	for _, text := range c.Differences(c.w.Config) {
+		kind, rest, _ := strings.Cut(text, " ")
+		name, _, _ := strings.Cut(rest, " ")
+		_, modelled := model.Chains[name]
+		_, own := sticky[name]
+		if kind != "program" && (kind != "chain" || !modelled && !own) {
+			report(name, "%s", text)
+		}
+	}
+	for _, a := range c.Affinities() {
+		if !affinities[a.Owner] {
+			report("", "map %s remembers clients of %s, which has no session affinity", nft.AffinityMap(a.ID), a.Owner)
+		}
 	}
 	for _, p := range c.ports {
 		slices.Sort(p.Skeleton)
@@ -36,62 +87,41 @@ func (c *comparison) skeleton() {
 	slices.Sort(c.table.Skeleton)
 }
 
-// stickyChains are the owners of chains and maps that one Service has for itself.
-func (c *comparison) stickyChains() map[string]owner {
-	out := map[string]owner{}
-	for _, s := range c.w.Services {
-		for _, a := range s.Affinities() {
-			o := ownerOf(s)
-			out[nft.AffinityMap(a.ID)] = o
-			for _, ch := range a.Chains(c.Family) {
-				out[ch.Name] = o
-			}
+// chainText says how a chain differs, naming the rules by their comments; it is empty if it does not.
+func (c *comparison) chainText(model *nft.Snapshot, name string) string {
+	have, ok := c.Chains[name]
+	want := model.Chains[name]
+	switch {
+	case !ok:
+		return " is missing"
+	case (have.Hook == nil) != (want.Hook == nil) || have.Hook != nil && *have.Hook != *want.Hook:
+		return " is attached elsewhere"
+	case have.Dropping:
+		return " drops what no rule decides on"
+	case slices.Equal(have.Rules, want.Rules):
+		return ""
+	}
+	var parts []string
+	left := slices.Clone(have.Rules)
+	for i, print := range want.Rules {
+		if at := slices.Index(left, print); at >= 0 {
+			left = slices.Delete(left, at, at+1)
+			continue
+		}
+		text := fmt.Sprintf("rule %d is missing", i+1)
+		if comment := model.Rules[name][i].Comment; comment != "" {
+			text += fmt.Sprintf(" (%s)", comment)
+		}
+		parts = append(parts, text)
+	}
+	for i, print := range have.Rules {
+		if at := slices.Index(left, print); at >= 0 {
+			left = slices.Delete(left, at, at+1)
+			parts = append(parts, fmt.Sprintf("rule %d is not of this configuration", i+1))
 		}
 	}
-	return out
-}
-
-// report adds what is wrong with a chain or map.
-func (c *comparison) report(sticky map[string]owner, name, text string) {
-	if o, ok := sticky[name]; ok {
-		p := c.port(o)
-		p.Skeleton = append(p.Skeleton, text)
-		return
+	if len(parts) == 0 {
+		parts = []string{"its rules are in another order"}
 	}
-	c.table.Skeleton = append(c.table.Skeleton, text)
-}
-
-// unwantedSticky are the chains and maps of sticky views for Services that want none, with the owner's name.
-func (c *comparison) unwantedSticky() map[string]string {
-	wanted := map[string]bool{}
-	for _, s := range c.w.Services {
-		for _, a := range s.Affinities() {
-			wanted[a.Owner] = true
-		}
-	}
-	out := map[string]string{}
-	for _, a := range c.Affinities() {
-		if !wanted[a.Owner] {
-			out[nft.AffinityMap(a.ID)] = a.Owner
-			for _, ch := range a.Chains(c.Family) {
-				out[ch.Name] = a.Owner
-			}
-		}
-	}
-	return out
-}
-
-// users is how many Service ports need a balancer, for whoever wonders what a broken chain means.
-func (c *comparison) users() map[string]int {
-	out := map[string]int{}
-	for _, s := range c.w.Services {
-		seen := map[nft.Program]bool{}
-		for _, p := range s.Balancers() {
-			seen[p] = true
-		}
-		for p := range maps.Keys(seen) {
-			out[p.Chain()]++
-		}
-	}
-	return out
+	return ": " + strings.Join(parts, "; ")
 }

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"context"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -21,14 +20,21 @@ func (s *countingSink) Delete(kube.Ref)         { s.deletes++ }
 func (s *countingSink) Synced(kube.Kind)        { s.synced++ }
 func (s *countingSink) Problem(kube.Ref, error) { s.problems++ }
 
-func TestObserverRouting(t *testing.T) {
+func TestRoutingInputs(t *testing.T) {
 	var got []routing.Config
 	sink := &countingSink{}
-	o := newObserver(routing.Config{}, netip.MustParseAddr("2001:db8::9"))
-	o.Sink = sink
-	o.reroute = func(c routing.Config) error {
+	o := newRoutingInputs(routing.Config{}, netip.MustParseAddr("2001:db8::9"), func(c routing.Config) error {
 		got = append(got, c)
 		return nil
+	})
+	o.Sink = sink
+	complete := func() bool {
+		select {
+		case <-o.complete:
+			return true
+		default:
+			return false
+		}
 	}
 	cidr := func(name string, p ...string) *kube.ServiceCIDR {
 		c := &kube.ServiceCIDR{Name: kube.Name{Name: name}}
@@ -42,13 +48,11 @@ func TestObserverRouting(t *testing.T) {
 	if len(got) > 0 {
 		t.Fatalf("routing was told of an incomplete list: %+v", got)
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if o.complete(ended) {
+	if complete() {
 		t.Error("complete before all ServiceCIDRs are known")
 	}
 	o.Synced(kube.KindServiceCIDR)
-	if !o.complete(t.Context()) {
+	if !complete() {
 		t.Error("not complete")
 	}
 	o.Set(cidr("b", "10.200.0.0/16"))
@@ -63,12 +67,16 @@ func TestObserverRouting(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	o.routing.ServiceCIDRs = []netip.Prefix{p("10.0.0.0/8")}
+	o.Delete(kube.Ref{Kind: kube.KindNode, Name: kube.Name{Name: "n"}})
+	o.configured.ServiceCIDRs = []netip.Prefix{p("10.0.0.0/8")}
 	o.Set(cidr("c", "10.201.0.0/16"))
+	if last := got[len(got)-1].NodeAddrs; !reflect.DeepEqual(last, addrs) {
+		t.Errorf("without the Node object its addresses are %v, want %v", last, addrs)
+	}
 	if last := got[len(got)-1].ServiceCIDRs; len(last) != 1 || last[0] != p("10.0.0.0/8") {
 		t.Errorf("configured CIDRs do not win: %v", last)
 	}
-	if *sink != (countingSink{sets: 4, deletes: 1, synced: 1}) {
+	if *sink != (countingSink{sets: 4, deletes: 2, synced: 1}) {
 		t.Errorf("passed on: %+v", *sink)
 	}
 }
