@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	"github.com/nftproxy/nftproxy/proxier/config"
 	"github.com/nftproxy/nftproxy/proxier/services"
 )
@@ -128,9 +126,7 @@ func (p *planner) setAside(ctx context.Context, u *update, reason string, growth
 	if known {
 		return
 	}
-	klog.FromContext(ctx).Error(err, "Set a Service aside, all others are served", "service", u.name, "reason", reason,
-		"served", u.next != nil, "retryIn", wait)
-	p.report.setAside(u, reason, len(p.aside), err)
+	p.report.setAside(ctx, u, reason, len(p.aside), wait, err)
 }
 
 // refuse takes a Service out of a batch that the kernel refused: what was committed of it stays, unless that is what the

@@ -5,6 +5,7 @@ package proxier
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"runtime/debug"
 	"slices"
@@ -81,6 +82,7 @@ type timing struct {
 	repairs  *rate.Limiter // of comparisons
 	repaired time.Time     // when the last of them began
 	verifyAt time.Time     // when the tables are to be compared at the latest
+	verify   bool          // because the last comparison wrote something
 	released time.Time     // when memory was last given back
 	warned   rate.Sometimes
 	synced   bool // at least once
@@ -148,6 +150,10 @@ func (p *Proxier) runOn(ctx context.Context, watch *kernel.Watch, conns ...datap
 	changed := func() {
 		p.drift.Store(true)
 		kick(p.kicked)
+	}
+	own := p.tables.own // to be ignored from the first transaction on
+	if err := errors.Join(own.update(conns), own.set(watch)); err != nil {
+		klog.FromContext(ctx).Error(err, "Our own transactions are taken for those of another program")
 	}
 	watchers.Go(func() { watchTables(ctx, p.opt.NetNS, watch, p.tables.own, changed) })
 	watchers.Go(func() { watchInterfaces(ctx, p.links) })
@@ -266,7 +272,7 @@ func (p *Proxier) pass(ctx context.Context, work *pending, cause string) error {
 	}
 	node := p.tracker.state(p.opt.Config, interfaces, connections)
 	p.opt.Health.SetNode(p.eligibility())
-	if cause == causeTime || !p.timing.synced || !node.sameServices(&p.planner.state) {
+	if cause == causeTime && !p.timing.verify || !p.timing.synced || !node.sameServices(&p.planner.state) {
 		p.planner.everything(work.services)
 	}
 	p.planner.state = node
@@ -323,7 +329,7 @@ func (p *Proxier) compare(ctx context.Context, done *isolation, updates []*updat
 		return err
 	}
 	now := time.Now()
-	p.timing.verifyAt = now.Add(idle)
+	p.timing.verifyAt, p.timing.verify = now.Add(idle), done.wrote > 0
 	if done.wrote > 0 {
 		p.timing.verifyAt = now.Add(max(verifyAfter, verifyShare*now.Sub(start)))
 	}

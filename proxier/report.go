@@ -4,6 +4,7 @@
 package proxier
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -88,10 +89,12 @@ func (r *reporter) losses(svc *kube.Service, index *services.Index, refused stri
 func (r *reporter) forget(n kube.Name) { delete(r.lost, n) }
 
 // setAside reports a Service that is not served as its objects ask; n are set aside in all.
-func (r *reporter) setAside(u *update, reason string, n int, err error) {
+func (r *reporter) setAside(ctx context.Context, u *update, reason string, n int, retry time.Duration, err error) {
 	if r.metrics == nil {
 		return
 	}
+	klog.FromContext(ctx).Error(err, "Set a Service aside, all others are served", "service", u.name, "reason", reason,
+		"served", u.next != nil, "retryIn", retry)
 	r.metrics.SetAside("Service", n)
 	r.metrics.SetAsideEvent("Service")
 	r.metrics.ServiceAside(u.name.Namespace, u.name.Name, reason)
