@@ -83,22 +83,22 @@ func (in *nodeInputs) state() nodeState {
 		s.facts.Zone, s.facts.Addrs = in.node.Zone, in.node.Addrs
 	}
 	in.checkCIDRs(&s)
-	local := slices.DeleteFunc(slices.Clone(in.interfaces.addrs), func(a netip.Addr) bool {
-		// Each new veth has a link-local address; nothing depends on them.
-		return a.IsLinkLocalUnicast() || a.IsLoopback()
-	})
 	for i, f := range nft.Families() {
-		s.families[i] = in.family(f, s.cidrs, local)
+		s.families[i] = in.family(f, s.cidrs)
 		s.external[i] = in.external(f)
 	}
 	if r := &in.config.Own.Routing; r.Steering.Enabled || r.HandOff.Enabled {
-		s.facts.Own = local
+		s.facts.Own = slices.DeleteFunc(slices.Clone(in.interfaces.addrs), noEndpoint)
 	}
 	s.guarded = in.guard()
 	return s
 }
 
-func (in *nodeInputs) family(f nft.Family, cidrs []netip.Prefix, local []netip.Addr) familyState {
+// noEndpoint tells that an address of an interface is no endpoint's, and takes NodePorts only where the configuration names it:
+// each new veth has a link-local one, so that nothing else may depend on those.
+func noEndpoint(a netip.Addr) bool { return a.IsLinkLocalUnicast() || a.IsLoopback() }
+
+func (in *nodeInputs) family(f nft.Family, cidrs []netip.Prefix) familyState {
 	ports := in.config.NodePorts.Family(f == nft.IPv6)
 	all := ports.All || ports.Primary && in.anyNode() && !in.primary(f).IsValid()
 	out := familyState{config: nft.Config{
@@ -111,9 +111,10 @@ func (in *nodeInputs) family(f nft.Family, cidrs []netip.Prefix, local []netip.A
 	if ports.Primary && in.primary(f).IsValid() {
 		out.nodePorts = append(out.nodePorts, in.primary(f))
 	}
-	for _, a := range local {
-		in := func(p netip.Prefix) bool { return p.Contains(a) }
-		if nft.FamilyOf(a) == f && (all || slices.ContainsFunc(ports.CIDRs, in)) && !slices.Contains(out.nodePorts, a) {
+	for _, a := range in.interfaces.addrs {
+		named := func(p netip.Prefix) bool { return p.Contains(a) }
+		takes := all && !noEndpoint(a) || !a.IsLoopback() && slices.ContainsFunc(ports.CIDRs, named)
+		if nft.FamilyOf(a) == f && takes && !slices.Contains(out.nodePorts, a) {
 			out.nodePorts = append(out.nodePorts, a)
 		}
 	}

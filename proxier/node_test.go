@@ -182,6 +182,12 @@ func TestLinkLocalChangesNothing(t *testing.T) {
 	if !before.sameServices(&after) || !slices.Equal(before.nodePortAddrs(), after.nodePortAddrs()) {
 		t.Errorf("%+v, want %+v", after, before)
 	}
+	c.NodePorts = config.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("169.254.169.3/32")}}
+	virtual := netip.MustParseAddr("169.254.169.3")
+	s := (&nodeInputs{config: c, interfaces: interfaces{addrs: []netip.Addr{v4, virtual}}}).state()
+	if got := s.families[0].nodePorts; !slices.Equal(got, []netip.Addr{virtual}) {
+		t.Errorf("NodePorts are taken at %v, want the link-local address that the configuration names", got)
+	}
 }
 
 // TestServiceCIDRs: a range that contains addresses which are no ClusterIPs does not count.
