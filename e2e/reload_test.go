@@ -77,3 +77,35 @@ func TestEditedConfiguration(t *testing.T) {
 		t.Errorf("start with the new configuration: %v", err)
 	}
 }
+
+// TestForbiddenExternalIPs: kube-proxy's feature gate and our own ranges keep external IPs from being served, and nothing else.
+func TestForbiddenExternalIPs(t *testing.T) {
+	own := filepath.Join(t.TempDir(), "nftproxy.yaml")
+	text := "apiVersion: nftproxy.io/v1alpha1\nkind: NFTProxyConfiguration\nexternalIPs: {allow: [" + lab.ExternalIP(lab.IPv4, 1).String() + "/32]}\n"
+	if err := os.WriteFile(own, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for what, set := range map[string]struct {
+		gates  map[string]bool
+		flags  []string
+		served map[lab.Family]bool
+	}{
+		"gate":  {gates: map[string]bool{"AllowServiceExternalIPs": false}},
+		"range": {flags: []string{"--nftproxy-config=" + own}, served: map[lab.Family]bool{lab.IPv4: true}},
+	} {
+		c := fromManifests(t, lab.Options{})
+		c.spec.Config, c.spec.Flags = map[string]any{"featureGates": set.gates}, append(c.spec.Flags, set.flags...)
+		pod := c.Pod(1, 1)
+		c.serve(8080, []*lab.Pod{pod}, lab.TCP)
+		svc := lab.WithExternalIP(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080)), 1)
+		c.apply(svc, lab.NewSlices(svc, pod.Endpoint()))
+		c.start()
+		for _, f := range lab.Families() {
+			from := c.Client(1).Host
+			c.eventually("ClusterIP", lab.Probe{From: c.Node(1).Host, Proto: lab.TCP, To: at(lab.ClusterIP(f, 10), 80)}, isAnswered)
+			if r := from.Ask(lab.TCP, at(lab.ExternalIP(f, 1), 80)); (r.Verdict == lab.Answered) != set.served[f] {
+				t.Errorf("%s: external IP %s: %s", what, lab.ExternalIP(f, 1), r)
+			}
+		}
+	}
+}
