@@ -40,6 +40,7 @@ func (p *parts) addRouting(ctx context.Context) error {
 	}
 	inputs := newRoutingInputs(p.cfg.Own.Routing, p.cfg.NodeIP, manager.Update)
 	p.routing = inputs
+	manager.OnProblems = p.routingProblems
 	p.metrics.RoutingFrom(func() metrics.Routing { return routingStats(manager.Stats()) })
 	p.more = append(p.more, part{"routing", func(ctx context.Context) error {
 		defer conn.Close()
@@ -51,6 +52,19 @@ func (p *parts) addRouting(ctx context.Context) error {
 		}
 	}})
 	return nil
+}
+
+// routingProblems shows in the health answers that routing is incomplete. The log has the problems themselves.
+func (p *parts) routingProblems(found []routing.Problem) {
+	n := map[routing.Severity]int{}
+	for _, problem := range found {
+		n[problem.Severity]++
+	}
+	text := ""
+	if n[routing.Waiting]+n[routing.Conflict] > 0 {
+		text = fmt.Sprintf("missing devices or addresses: %d, conflicts with others: %d; the log has each", n[routing.Waiting], n[routing.Conflict])
+	}
+	p.health.SetDegraded("routing", text)
 }
 
 // routingInputs completes the configuration of routing by the own Node and the ServiceCIDRs. It passes all objects on.
