@@ -22,7 +22,7 @@ import (
 // has become shorter, lower its number in the same commit.
 var maxLines = map[string]int{
 	"internal":          600,
-	"nft":               4700,
+	"nft":               4800,
 	"nft/kernel":        2000,
 	"routing":           1600,
 	"routing/kernel":    1300,
@@ -41,7 +41,7 @@ var maxLines = map[string]int{
 	"proxier/inspect":   2200,
 	"proxier/explain":   2000,
 	"proxier/trace":     1800,
-	"cmd/nftproxy":      2700,
+	"cmd/nftproxy":      2800,
 }
 
 // maxTotal is how many lines of product code there may be in all.

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -339,10 +340,13 @@ func TestAPIRotation(t *testing.T) {
 		f.put("services", "ADDED", service("a", "10.96.0.1"))
 		f.token = "token"
 		r := newRecorder(t)
-		token := "token"
+		var server atomic.Pointer[fakeAPI]
+		var token atomic.Value
+		server.Store(f)
+		token.Store("token")
 		a, err := NewAPI(func() (*rest.Config, error) {
-			cfg, err := f.client()
-			cfg.BearerToken = token
+			cfg, err := server.Load().client()
+			cfg.BearerToken = token.Load().(string)
 			return cfg, err
 		}, "n1")
 		if err != nil {
@@ -358,7 +362,7 @@ func TestAPIRotation(t *testing.T) {
 		f.set(func(f *fakeAPI) { f.token = "new" })
 		f.hangUp()
 		time.Sleep(time.Minute)
-		token = "new"
+		token.Store("new")
 		f.put("services", "MODIFIED", service("a", "10.96.0.2"))
 		time.Sleep(10 * time.Second)
 		if log := r.take(); !slices.Equal(log, []string{"set Service ns/a"}) {
@@ -366,7 +370,7 @@ func TestAPIRotation(t *testing.T) {
 		}
 		other := newFakeAPI(t) // the old one goes on working, so only Reload helps
 		other.put("services", "ADDED", service("a", "10.96.0.3"))
-		f = other
+		server.Store(other)
 		if err := a.Reload(); err != nil {
 			t.Fatal(err)
 		}
