@@ -6,12 +6,16 @@ package localhost
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
@@ -29,6 +33,14 @@ func (p Port) Addr() netip.AddrPort {
 		return netip.AddrPortFrom(netip.IPv6Loopback(), p.Number)
 	}
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), p.Number)
+}
+
+// network is the name of the port's family and protocol in package net.
+func (p Port) network(proto string) string {
+	if p.IPv6 {
+		return proto + "6"
+	}
+	return proto + "4"
 }
 
 // String is "TCP 127.0.0.1:30080".
@@ -87,21 +99,21 @@ func (o Options) withDefaults() Options {
 
 // Forwarder listens on the wanted ports while Run runs. Make one with New.
 type Forwarder struct {
-	opt    Options
-	kicked chan struct{}
-	count  counters
+	opt     Options
+	started time.Time
+	kicked  chan struct{}
+	buffers sync.Pool // of *[maxDatagram]byte
 
-	mu    sync.Mutex
-	want  map[Port]Target
-	dirty map[Port]bool // changed since Run looked
+	connections *sessions // TCP
+	sessions    *sessions // UDP
+	running     sync.WaitGroup
+	failing     map[Port]Target // as reported; of the goroutine of Run
 
-	// What follows belongs to the goroutine of Run.
-	open    map[Port]server
-	failing map[Port]Target // as reported
-	running sync.WaitGroup
-
-	clients *clients
-	conns   *conns
+	mu       sync.Mutex
+	want     map[Port]Target
+	dirty    map[Port]bool // changed since Run looked
+	open     map[Port]server
+	failures uint64
 }
 
 // server serves one port.
@@ -114,15 +126,14 @@ type server interface {
 
 // New returns a Forwarder that listens on nothing yet.
 func New(o Options) *Forwarder {
-	f := &Forwarder{
-		opt:    o.withDefaults(),
-		kicked: make(chan struct{}, 1),
-		want:   map[Port]Target{}, dirty: map[Port]bool{},
-		open: map[Port]server{}, failing: map[Port]Target{},
+	o = o.withDefaults()
+	return &Forwarder{
+		opt: o, started: time.Now(), kicked: make(chan struct{}, 1),
+		buffers:     sync.Pool{New: func() any { return new([maxDatagram]byte) }},
+		connections: newSessions(o.Limits.Connections, o.Limits.PerPort, minSilence),
+		sessions:    newSessions(o.Limits.Clients, o.Limits.Clients, 0),
+		want:        map[Port]Target{}, dirty: map[Port]bool{}, open: map[Port]server{}, failing: map[Port]Target{},
 	}
-	f.clients = newClients(f.opt.Limits.Clients, &f.count)
-	f.conns = &conns{limits: f.opt.Limits, count: &f.count, silence: silence, open: map[*net.TCPConn]*tcpServer{}}
-	return f
 }
 
 // Update tells what is wanted; of two changes of one port the later holds. It returns before the ports are open or
@@ -148,14 +159,17 @@ func (f *Forwarder) Update(changes []Change) {
 // Run listens and forwards in the network namespace of the process until ctx ends; then it closes everything,
 // connections too, and returns nil. Call it once.
 func (f *Forwarder) Run(ctx context.Context) error {
-	retry := time.NewTicker(f.opt.Retry)
+	retry, sweep, sweepTCP := time.NewTicker(f.opt.Retry), time.NewTicker(f.opt.Idle/10), time.NewTicker(f.opt.IdleTCP/10)
 	defer retry.Stop()
-	sweep := time.NewTicker(f.opt.IdleTCP / 10)
 	defer sweep.Stop()
+	defer sweepTCP.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			f.closeAll()
+			for p := range f.opened() {
+				f.apply(ctx, p, Target{})
+			}
+			f.running.Wait()
 			return nil
 		case <-f.kicked:
 			for p, t := range f.take() {
@@ -166,12 +180,14 @@ func (f *Forwarder) Run(ctx context.Context) error {
 				f.apply(ctx, p, t)
 			}
 		case <-sweep.C:
-			f.conns.sweep(f.opt.IdleTCP)
+			f.sessions.sweep(f.opt.Idle)
+		case <-sweepTCP.C:
+			f.connections.sweep(f.opt.IdleTCP)
 		}
 	}
 }
 
-// take returns the ports that changed with what they are to be now.
+// take returns the ports that changed with their targets.
 func (f *Forwarder) take() map[Port]Target {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -183,16 +199,24 @@ func (f *Forwarder) take() map[Port]Target {
 	return out
 }
 
+// opened returns the ports that are open.
+func (f *Forwarder) opened() map[Port]server {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.open)
+}
+
 // apply opens, retargets or closes a port.
 func (f *Forwarder) apply(ctx context.Context, p Port, t Target) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	s, open := f.open[p]
 	switch {
 	case t == (Target{}):
 		delete(f.failing, p)
+		delete(f.open, p)
 		if open {
 			s.close()
-			delete(f.open, p)
-			f.count.listeners(p.IPv6).Add(-1)
 		}
 	case open:
 		s.retarget(t.To)
@@ -201,25 +225,26 @@ func (f *Forwarder) apply(ctx context.Context, p Port, t Target) {
 	}
 }
 
-// listen opens a port.
+// listen opens a port. f.mu is held.
 func (f *Forwarder) listen(ctx context.Context, p Port, t Target) {
 	s, err := f.serve(ctx, p, t.To)
 	was, failed := f.failing[p]
 	if err != nil {
 		f.failing[p] = t
-		f.count.failures.Add(1)
+		f.failures++
 		if !failed || was.Owner != t.Owner {
 			f.opt.Report(p, t, fmt.Errorf("listen on %s: %w", p, err))
 		}
 		return
 	}
 	f.open[p] = s
-	f.count.listeners(p.IPv6).Add(1)
 	if failed {
 		delete(f.failing, p)
 		f.opt.Report(p, t, nil)
 	}
 }
+
+var errProto = errors.New("neither TCP nor UDP")
 
 // serve starts a server of the port's protocol.
 func (f *Forwarder) serve(ctx context.Context, p Port, to netip.AddrPort) (server, error) {
@@ -232,29 +257,14 @@ func (f *Forwarder) serve(ctx context.Context, p Port, to netip.AddrPort) (serve
 	return nil, fmt.Errorf("protocol %s: %w", p.Proto, errProto)
 }
 
-// closeAll ends all servers; connections end by the context.
-func (f *Forwarder) closeAll() {
-	for p, s := range f.open {
-		s.close()
-		f.count.listeners(p.IPv6).Add(-1)
-	}
-	clear(f.open)
-	f.running.Wait()
-}
-
-// counters are what Stats shows.
-type counters struct {
-	listening             [2]atomic.Int64 // IPv4, IPv6
-	connections, sessions atomic.Int64
-	failures, refused     atomic.Uint64
-	forgotten             atomic.Uint64
-}
-
-func (c *counters) listeners(ipv6 bool) *atomic.Int64 {
-	if ipv6 {
-		return &c.listening[1]
-	}
-	return &c.listening[0]
+// loopbackOnly binds a listener to the loopback interface, so that it stays closed to the network even where other
+// software has set route_localnet. Linux 5.7 and later allow that without CAP_NET_RAW.
+func loopbackOnly() net.ListenConfig {
+	return net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) { failed = unix.BindToDevice(int(fd), "lo") })
+		return errors.Join(err, failed)
+	}}
 }
 
 // Stats are numbers of the moment, and totals since the start.
@@ -262,16 +272,22 @@ type Stats struct {
 	ListenersIPv4, ListenersIPv6 int
 	Connections, Clients         int    // TCP connections, UDP clients
 	Failures                     uint64 // of opening a port, retries included
-	Refused                      uint64 // TCP connections over a limit
-	Forgotten                    uint64 // UDP clients that had to make room
+	Refused, Forgotten           uint64 // TCP connections and UDP clients above a limit: the new one, or one that made room
 }
 
 // Stats may be called at any time by any goroutine.
-func (f *Forwarder) Stats() Stats {
-	c := &f.count
-	return Stats{
-		ListenersIPv4: int(c.listening[0].Load()), ListenersIPv6: int(c.listening[1].Load()),
-		Connections: int(c.connections.Load()), Clients: int(c.sessions.Load()),
-		Failures: c.failures.Load(), Refused: c.refused.Load(), Forgotten: c.forgotten.Load(),
+func (f *Forwarder) Stats() (s Stats) {
+	for p := range f.opened() {
+		if p.IPv6 {
+			s.ListenersIPv6++
+		} else {
+			s.ListenersIPv4++
+		}
 	}
+	s.Connections, s.Refused = f.connections.count()
+	s.Clients, s.Forgotten = f.sessions.count()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.Failures = f.failures
+	return s
 }

@@ -305,17 +305,17 @@ func (q *quiet) set(c net.Conn, d time.Duration) {
 	q.times[c.LocalAddr().String()] = d
 }
 
-func (q *quiet) of(c *net.TCPConn) time.Duration {
+func (q *quiet) of(s session) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.times[c.RemoteAddr().String()]
+	return q.times[s.(*tcpConn).RemoteAddr().String()]
 }
 
 // Past a limit the connection that is silent for longest makes room, of the port or of all; one that is used stays.
 func TestTCPMakesRoom(t *testing.T) {
 	q := &quiet{times: map[string]time.Duration{}}
 	to := tcpBackend(t, false, echo)
-	r := start(t, Options{Limits: Limits{PerPort: 2, Connections: 3}}, func(f *Forwarder) { f.conns.silence = q.of })
+	r := start(t, Options{Limits: Limits{PerPort: 2, Connections: 3}}, func(f *Forwarder) { f.connections.silence = q.of })
 	one, two := freePort(t, kube.TCP, false), freePort(t, kube.TCP, false)
 	r.want(one, to)
 	r.want(two, to)
@@ -354,7 +354,7 @@ func TestTCPMakesRoom(t *testing.T) {
 // A connection that is silent for too long is reset, and no other one.
 func TestTCPIdle(t *testing.T) {
 	q := &quiet{times: map[string]time.Duration{}}
-	r, p := start(t, Options{IdleTCP: 100 * time.Millisecond}, func(f *Forwarder) { f.conns.silence = q.of }), freePort(t, kube.TCP, false)
+	r, p := start(t, Options{IdleTCP: 100 * time.Millisecond}, func(f *Forwarder) { f.connections.silence = q.of }), freePort(t, kube.TCP, false)
 	r.want(p, tcpBackend(t, false, echo))
 	idle, used := dial(t, p), dial(t, p)
 	say(t, idle, "x", "x")
@@ -371,9 +371,9 @@ func TestTCPIdle(t *testing.T) {
 
 // The kernel's account of silence: it grows while nothing is said, and what is said in either direction ends it.
 func TestSilence(t *testing.T) {
-	accepted := make(chan *net.TCPConn)
+	accepted := make(chan *tcpConn)
 	to := tcpBackend(t, false, func(c *net.TCPConn) {
-		accepted <- c
+		accepted <- &tcpConn{c}
 		echo(c)
 	})
 	c, err := net.Dial("tcp", to.String())
@@ -382,18 +382,18 @@ func TestSilence(t *testing.T) {
 	}
 	defer c.Close()
 	server := <-accepted
-	for deadline := time.Now().Add(patience); silence(server) < 50*time.Millisecond; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); server.silence() < 50*time.Millisecond; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("silent for %v", silence(server))
+			t.Fatalf("silent for %v", server.silence())
 		}
 	}
 	before := time.Now()
 	say(t, c, "x", "x")
-	if got := silence(server); got > time.Since(before)+10*time.Millisecond { // the kernel counts in ticks of up to 10 ms
+	if got := server.silence(); got > time.Since(before)+10*time.Millisecond { // the kernel counts in ticks of up to 10 ms
 		t.Errorf("silent for %v after an answer", got)
 	}
 	_ = server.Close()
-	if got := silence(server); got != 0 {
+	if got := server.silence(); got != 0 {
 		t.Errorf("a closed connection is silent for %v", got)
 	}
 }

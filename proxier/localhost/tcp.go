@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,8 +21,8 @@ const (
 	dialTimeout = 10 * time.Second
 	// acceptPause is the wait after an accept that failed for want of descriptors or memory.
 	acceptPause = 50 * time.Millisecond
-	// minSilence is how long a connection has to be silent before it can be closed for a new one: longer than a client
-	// waits for the answer to a request.
+	// minSilence is how long a connection has to be silent before it ends for a new one: longer than a client waits for
+	// the answer to a request.
 	minSilence = time.Minute
 )
 
@@ -37,7 +36,7 @@ type tcpServer struct {
 
 func (f *Forwarder) serveTCP(ctx context.Context, p Port, to netip.AddrPort) (server, error) {
 	lc := loopbackOnly()
-	l, err := lc.Listen(ctx, network("tcp", p.IPv6), p.Addr().String())
+	l, err := lc.Listen(ctx, p.network("tcp"), p.Addr().String())
 	if err != nil {
 		return nil, err
 	}
@@ -58,14 +57,15 @@ func (s *tcpServer) close() {
 func (s *tcpServer) accept(ctx context.Context) {
 	for {
 		conn, err := s.listener.AcceptTCP()
+		client := &tcpConn{TCPConn: conn}
 		switch {
-		case err == nil && s.conns.add(conn, s):
+		case err == nil && s.connections.add(client, s):
 			s.running.Go(func() {
-				forward(ctx, conn, *s.to.Load())
-				s.conns.remove(conn)
+				defer s.connections.remove(client)
+				client.forward(ctx, *s.to.Load())
 			})
 		case err == nil:
-			reset(conn)
+			client.end()
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -77,93 +77,13 @@ func (s *tcpServer) accept(ctx context.Context) {
 	}
 }
 
-// conns are the TCP connections of all ports. All clients of a loopback address look the same, so the limits are per
-// port and in all, and idle connections make room for new ones.
-type conns struct {
-	limits Limits
-	count  *counters
-	// silence returns how long a connection carried no data: [silence] outside tests.
-	silence func(*net.TCPConn) time.Duration
+// tcpConn is a TCP connection from a client or to a Service.
+type tcpConn struct{ *net.TCPConn }
 
-	mu   sync.Mutex
-	open map[*net.TCPConn]*tcpServer
-}
-
-// add counts a connection to a server. If there are too many, the one that is silent for longest is reset; if none is
-// silent, the new one is refused.
-func (l *conns) add(conn *net.TCPConn, s *tcpServer) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.makeRoom(l.limits.PerPort, func(o *tcpServer) bool { return o == s }) ||
-		!l.makeRoom(l.limits.Connections, func(*tcpServer) bool { return true }) {
-		l.count.refused.Add(1)
-		return false
-	}
-	l.open[conn] = s
-	l.count.connections.Add(1)
-	return true
-}
-
-// makeRoom reports whether one more connection to certain servers is within a limit, after a reset if need be.
-func (l *conns) makeRoom(limit int, of func(*tcpServer) bool) bool {
-	n := 0
-	for _, s := range l.open {
-		if of(s) {
-			n++
-		}
-	}
-	if n < limit {
-		return true
-	}
-	var idlest *net.TCPConn
-	longest := minSilence
-	for conn, s := range l.open {
-		if silence := l.silence(conn); of(s) && silence >= longest {
-			idlest, longest = conn, silence
-		}
-	}
-	if idlest == nil {
-		return false
-	}
-	l.count.refused.Add(1)
-	l.resetLocked(idlest)
-	return true
-}
-
-// sweep resets the connections that were silent for too long.
-func (l *conns) sweep(idle time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for conn := range l.open {
-		if l.silence(conn) >= idle {
-			l.resetLocked(conn)
-		}
-	}
-}
-
-// resetLocked ends a connection. Its goroutines end by errors.
-func (l *conns) resetLocked(conn *net.TCPConn) {
-	l.removeLocked(conn)
-	reset(conn)
-}
-
-func (l *conns) remove(conn *net.TCPConn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.removeLocked(conn)
-}
-
-func (l *conns) removeLocked(conn *net.TCPConn) {
-	if _, ok := l.open[conn]; ok {
-		delete(l.open, conn)
-		l.count.connections.Add(-1)
-	}
-}
-
-// silence returns how long a connection carried no data in either direction, by the kernel's account (TCP_INFO, in
-// milliseconds): the data itself is copied by splice and seen by nobody here. It is 0 if the kernel does not say.
-func silence(conn *net.TCPConn) (d time.Duration) {
-	raw, err := conn.SyscallConn()
+// silence is the kernel's account (TCP_INFO, in milliseconds), since the data is copied by splice and not seen here. It
+// is 0 if there is none.
+func (c *tcpConn) silence() (d time.Duration) {
+	raw, err := c.SyscallConn()
 	if err != nil {
 		return 0
 	}
@@ -175,30 +95,36 @@ func silence(conn *net.TCPConn) (d time.Duration) {
 	return d
 }
 
-// forward connects a client to an address and copies both ways until both have ended, one is broken, or ctx ends.
-func forward(ctx context.Context, client *net.TCPConn, to netip.AddrPort) {
+// end closes the connection so that the peer sees a reset, since what it sent may not have arrived. After a proper end
+// it does nothing.
+func (c *tcpConn) end() {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}
+
+// forward connects the client to an address and copies both ways until both have ended, one is broken, or ctx ends.
+func (c *tcpConn) forward(ctx context.Context, to netip.AddrPort) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		reset(client)
 		return
 	}
-	service := conn.(*net.TCPConn)
-	abort := func() { reset(client); reset(service) }
+	service := &tcpConn{TCPConn: conn.(*net.TCPConn)}
+	abort := func() { c.end(); service.end() }
 	stop := context.AfterFunc(ctx, abort)
 	defer stop()
 	answered := make(chan error, 1)
-	go func() { answered <- pipe(client, service, abort) }()
-	if errors.Join(pipe(service, client, abort), <-answered) == nil {
-		_ = client.Close()
+	go func() { answered <- pipe(c, service, abort) }()
+	if errors.Join(pipe(service, c, abort), <-answered) == nil {
+		_ = c.Close()
 		_ = service.Close()
 	}
 }
 
 // pipe copies one way to the end and passes the end on. After an error both ends have to see a reset and not an end,
 // because something was lost.
-func pipe(to, from *net.TCPConn, abort func()) error {
-	_, err := io.Copy(to, from) // by splice, in the kernel
+func pipe(to, from *tcpConn, abort func()) error {
+	_, err := io.Copy(to.TCPConn, from.TCPConn) // by splice, in the kernel
 	if err == nil {
 		err = to.CloseWrite()
 	}
@@ -206,10 +132,4 @@ func pipe(to, from *net.TCPConn, abort func()) error {
 		abort()
 	}
 	return err
-}
-
-// reset closes a connection so that the peer sees a reset: what it sent may not have arrived.
-func reset(conn *net.TCPConn) {
-	_ = conn.SetLinger(0)
-	_ = conn.Close()
 }

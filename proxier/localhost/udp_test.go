@@ -75,10 +75,14 @@ func TestUDP(t *testing.T) {
 
 // Silence is measured by the monotonic clock: when the time of day is set, no client is forgotten or kept for that.
 func TestUDPClock(t *testing.T) {
-	l := newClients(10, &counters{})
-	c := l.add(clientKey{}, nil)
-	if used := l.lastUse(c); used == used.Round(0) { // Round removes the reading of the monotonic clock
-		t.Errorf("%v has no reading of the monotonic clock", used)
+	f := New(Options{})
+	if f.started == f.started.Round(0) { // Round removes the reading of the monotonic clock
+		t.Errorf("%v has no reading of the monotonic clock", f.started)
+	}
+	c := &udpClient{server: &udpServer{Forwarder: f}}
+	before := c.silence()
+	if c.use(); before < 0 || c.silence() < 0 {
+		t.Errorf("silent for %v, then %v", before, c.silence())
 	}
 }
 
@@ -102,18 +106,25 @@ func TestUDPIdle(t *testing.T) {
 	}
 }
 
-// A use of the client, in either direction, begins its time anew.
+// Each datagram, in either direction, ends the silence of its client.
 func TestUDPUse(t *testing.T) {
-	l := newClients(10, &counters{})
-	c := l.add(clientKey{}, nil)
-	for name, use := range map[string]func(){
-		"datagram of the client": func() { l.find(clientKey{}) },
-		"answer":                 func() { l.touch(c) },
-	} {
-		before := l.lastUse(c)
-		if use(); !l.lastUse(c).After(before) {
-			t.Errorf("%s: used at %v, then %v", name, before, l.lastUse(c))
+	r, p := start(t, Options{}), freePort(t, kube.UDP, false)
+	r.want(p, udpBackend(t, false, "u"))
+	conn := dial(t, p)
+	say(t, conn, "x", "ux")
+	var c *udpClient
+	for s := range r.sessions.open {
+		c = s.(*udpClient)
+	}
+	for range 3 {
+		used := c.used.Load()
+		say(t, conn, "x", "ux")
+		if c.used.Load() <= used {
+			t.Errorf("used at %d, then at %d", used, c.used.Load())
 		}
+	}
+	if n := len(r.sessions.open); n != 1 {
+		t.Errorf("%d clients, want 1", n)
 	}
 }
 
