@@ -175,7 +175,14 @@ func TestRoutingMasqueradeSubnet(t *testing.T) {
 func TestHandoffAntrea(t *testing.T) {
 	b := layBeyond(t)
 	b.show()
-	hand := routing.AntreaHandOff("mp0")
+	mac := routing.MAC{0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}
+	via := []routing.NextHop{
+		{Addr: netip.MustParseAddr("169.254.0.253"), MAC: mac}, {Addr: netip.MustParseAddr("fc01::aabb:ccdd:eeff"), MAC: mac},
+	}
+	hand := routing.HandOff{
+		Enabled: true, Device: "mp0", Local: true, Cluster: true, Gateways: via, Peers: via,
+		Virtual: []netip.Addr{netip.MustParseAddr("169.254.0.252"), netip.MustParseAddr("fc01::aabb:ccdd:eefe")},
+	}
 	for i, f := range lab.Families() {
 		b.virtual[f], b.peer[f], b.gateway[f] = hand.Virtual[i], hand.Peers[i].Addr, hand.Gateways[i].Addr
 	}

@@ -144,23 +144,6 @@ func DefaultSubnets() []netip.Prefix {
 // DefaultNextHopMAC returns 0a:58:a9:fe:a9:04: locally administered, with the bytes of 169.254.169.4 after 0a:58.
 func DefaultNextHopMAC() MAC { return MAC{0x0a, 0x58, 169, 254, 169, 4} }
 
-// AntreaHandOff returns the hand-off to an Antrea gateway: NodePort traffic goes to its virtual NodePort address,
-// everything through its virtual Service address, which is also the source of hairpin connections. Antrea answers for
-// both with one global virtual MAC. (Antrea's pipeline document, sections on these addresses; the IPv6 ones are from
-// its agent's configuration.)
-func AntreaHandOff(device string) HandOff {
-	mac := MAC{0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}
-	via := []NextHop{
-		{Addr: netip.MustParseAddr("169.254.0.253"), MAC: mac},
-		{Addr: netip.MustParseAddr("fc01::aabb:ccdd:eeff"), MAC: mac},
-	}
-	return HandOff{
-		Enabled: true, Device: device, Local: true, Cluster: true,
-		Gateways: via, Peers: slices.Clone(via),
-		Virtual: []netip.Addr{netip.MustParseAddr("169.254.0.252"), netip.MustParseAddr("fc01::aabb:ccdd:eefe")},
-	}
-}
-
 // Subnet is a masquerade subnet, four addresses of which have a meaning.
 type Subnet struct{ netip.Prefix }
 

@@ -83,9 +83,14 @@ func handOffConfig() Config {
 	return c
 }
 
+// antreaConfig has the addresses of Antrea's pipeline document; the IPv6 ones are from its agent's configuration.
 func antreaConfig() Config {
 	c := baseConfig()
-	c.HandOff = AntreaHandOff("mp0")
+	via := hops("169.254.0.253=aa:bb:cc:dd:ee:ff", "fc01::aabb:ccdd:eeff=aa:bb:cc:dd:ee:ff")
+	c.HandOff = HandOff{
+		Enabled: true, Device: "mp0", Local: true, Cluster: true, Gateways: via, Peers: via,
+		Virtual: addrs("169.254.0.252", "fc01::aabb:ccdd:eefe"),
+	}
 	return c
 }
 

@@ -181,20 +181,6 @@ func Dump(ctx context.Context, sys System) ([]routing.Line, error) {
 	return s.Lines(), err
 }
 
-// Check reads the node and returns the problems of a configuration on it. It changes nothing. The error is a
-// [*routing.RefusedError] if the configuration is wrong in itself.
-func Check(ctx context.Context, sys System, c routing.Config) ([]routing.Problem, error) {
-	c, err := c.Normalize()
-	if err != nil {
-		return nil, err
-	}
-	s, err := sys.Read(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return routing.Plan(c, s, nil).Problems, nil
-}
-
 // watchGroups are the multicast groups of rtnetlink that announce changes of our entries and of what they depend on.
 // The netconf groups announce rp_filter.
 var watchGroups = [...]uint{

@@ -96,7 +96,6 @@ type Stats struct {
 	Deferred int               // repairs that the rate limit holds back now
 	Rounds   uint64            // times the kernel was read
 	Problems []routing.Problem // of the last round; what waits for a device is one
-	Synced   time.Time         // end of the last round without an error
 }
 
 // New returns a Manager for a configuration, or a [*routing.RefusedError] if that is wrong in itself. log may be nil.
@@ -363,7 +362,6 @@ func (m *Manager) count(s routing.State, r routing.Result, ops []routing.Op, now
 		}
 		return
 	}
-	st.Synced = time.Now()
 	select {
 	case <-m.synced:
 	default:
