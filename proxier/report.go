@@ -29,12 +29,14 @@ type reporter struct {
 
 	lost    map[kube.Name]string // the frontends that each Service does not get
 	cidrs   map[kube.Name]string // the ServiceCIDRs that are refused
+	invalid map[kube.Ref]bool    // the objects with invalid fields
+	counts  map[kube.Kind]int    // how many of them there are of each kind
 	noPorts []nft.Family         // families without an address for NodePorts
 	noLocal [2]struct{ internal, external int }
 }
 
 func newReporter(m *metrics.Metrics, r Recorder, families []nft.Family) *reporter {
-	return &reporter{metrics: m, recorder: r, families: families, lost: map[kube.Name]string{}}
+	return &reporter{metrics: m, recorder: r, families: families, lost: map[kube.Name]string{}, invalid: map[kube.Ref]bool{}, counts: map[kube.Kind]int{}}
 }
 
 func ipFamily(f nft.Family) v1.IPFamily {
@@ -120,9 +122,18 @@ func (r *reporter) changes(kind kube.Kind, changes, pending int) {
 	}
 }
 
-// problems logs what sources found wrong with objects, and writes Events. uid returns the UID of a Service.
+// problems logs and counts what sources found wrong with objects, and writes Events. uid returns the UID of a Service.
 func (r *reporter) problems(problems map[kube.Ref]error, uid func(kube.Name) string) {
 	for ref, err := range problems {
+		switch known := r.invalid[ref]; {
+		case err != nil && !known:
+			r.invalid[ref] = true
+			r.counts[ref.Kind]++
+		case err == nil && known:
+			delete(r.invalid, ref)
+			r.counts[ref.Kind]--
+		}
+		r.metrics.Invalid(ref.Kind.String(), r.counts[ref.Kind])
 		if err == nil {
 			klog.InfoS("Object has no invalid field any more", "object", ref)
 			continue

@@ -40,6 +40,7 @@ type Metrics struct {
 	healthz, livez                  *metrics.CounterVec
 	configValid                     metrics.GaugeMetric
 
+	invalid       *metrics.GaugeVec
 	setAside      *metrics.GaugeVec
 	setAsideTotal *metrics.CounterVec
 	serviceAside  *metrics.GaugeVec
@@ -109,6 +110,7 @@ func New(families ...v1.IPFamily) *Metrics {
 	affinityClients := m.gauge(nftproxy, "affinity_clients", "Clients remembered by session affinity", familyLabel)
 	affinityFill := m.gauge(nftproxy, "affinity_map_fill_ratio", "Fill of the fullest session affinity map, 0 to 1", familyLabel)
 	affinityFull := m.counter(nftproxy, "affinity_map_full_total", "Observations of a full session affinity map, whose new clients are not remembered", familyLabel)
+	m.invalid = m.gauge(nftproxy, "objects_invalid", "Objects and manifest files with fields that cannot be used; the other fields are used", "kind")
 	m.setAside = m.gauge(nftproxy, "objects_set_aside", "Objects that are not served because they were refused", "kind")
 	m.setAsideTotal = m.counter(nftproxy, "objects_set_aside_total", "Objects set aside because they were refused", "kind")
 	m.serviceAside = m.gauge(nftproxy, "service_set_aside", "1 for each Service that is set aside, by reason; at most 100 are named", "namespace", "service", "reason")
@@ -123,10 +125,11 @@ func New(families ...v1.IPFamily) *Metrics {
 		m.healthz.WithLabelValues(code)
 		m.livez.WithLabelValues(code)
 	}
-	for _, kind := range []string{"Service", "EndpointSlice", "ServiceCIDR", "manifest"} {
-		m.setAside.WithLabelValues(kind)
-		m.setAsideTotal.WithLabelValues(kind)
+	for _, kind := range []string{"Service", "EndpointSlice", "Node", "ServiceCIDR", "File"} {
+		m.invalid.WithLabelValues(kind)
 	}
+	m.setAside.WithLabelValues("Service")
+	m.setAsideTotal.WithLabelValues("Service")
 	for _, family := range families {
 		f := string(family)
 		for _, object := range []string{"table", "chain", "element"} {
@@ -200,8 +203,11 @@ func (m *Metrics) LivezServed(status int)   { m.livez.WithLabelValues(strconv.It
 // ConfigValid sets whether the configuration files are valid as they are now.
 func (m *Metrics) ConfigValid(valid bool) { m.configValid.Set(number(valid)) }
 
-// SetAside sets how many objects are set aside now because the kernel or the conversion refused them, by kind
-// ("Service", "manifest").
+// Invalid sets how many objects, or manifest files, have invalid fields now, by kind ("Service", "File").
+func (m *Metrics) Invalid(kind string, now int) { m.invalid.WithLabelValues(kind).Set(float64(now)) }
+
+// SetAside sets how many objects are set aside now because the kernel refused them or they exceed a limit, by kind
+// ("Service").
 func (m *Metrics) SetAside(kind string, now int) {
 	m.setAside.WithLabelValues(kind).Set(float64(now))
 }

@@ -52,6 +52,7 @@ func everything(m *Metrics) {
 	m.ServiceChanges(1, 1)
 	m.HealthzServed(200)
 	m.LivezServed(503)
+	m.Invalid("File", 2)
 	m.SetAside("Service", 1)
 	m.SetAsideEvent("Service")
 	m.ServiceAside("default", "wide", "too-large")
@@ -130,6 +131,7 @@ nftproxy_dropped_total counter {ip_family,reason}
 nftproxy_elements gauge {ip_family,map}
 nftproxy_localhost_nodeport_connections gauge {protocol}
 nftproxy_localhost_nodeport_refused_total counter {protocol}
+nftproxy_objects_invalid gauge {kind}
 nftproxy_objects_set_aside gauge {kind}
 nftproxy_objects_set_aside_total counter {kind}
 nftproxy_refused_total counter {ip_family,reason}
@@ -199,7 +201,8 @@ func TestValues(t *testing.T) {
 		`kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv6"} 0`,
 		`kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv6"} 0`,
 		`kubeproxy_proxy_healthz_total{code="503"} 0`,
-		`nftproxy_objects_set_aside{kind="EndpointSlice"} 0`,
+		`nftproxy_objects_invalid{kind="File"} 2`,
+		`nftproxy_objects_invalid{kind="EndpointSlice"} 0`,
 		`nftproxy_drift_repairs_total{ip_family="IPv6",object="table"} 0`,
 		`nftproxy_conntrack_deleted_entries_total{ip_family="IPv6",reason="untranslated"} 0`,
 	} {

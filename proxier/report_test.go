@@ -1,0 +1,48 @@
+// Copyright 2026 The nftproxy Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package proxier
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/nftproxy/nftproxy/proxier/kube"
+	"github.com/nftproxy/nftproxy/proxier/metrics"
+)
+
+// TestInvalidObjectsAreCounted: an object counts once, whatever is wrong with it and how often that changes, until nothing is.
+func TestInvalidObjectsAreCounted(t *testing.T) {
+	m := metrics.New()
+	r := newReporter(m, nil, nil)
+	a, b := kube.Ref{Kind: kube.KindService, Name: kube.Name{Name: "a"}}, kube.Ref{Kind: kube.KindService, Name: kube.Name{Name: "b"}}
+	file := kube.Ref{Kind: kube.KindFile, Name: kube.Name{Name: "f.yaml"}}
+	wrong := errors.New("wrong")
+	for i, step := range []struct {
+		problems       map[kube.Ref]error
+		services, file float64
+	}{
+		{map[kube.Ref]error{a: wrong, b: wrong, file: wrong}, 2, 1},
+		{map[kube.Ref]error{a: errors.New("wrong in another way")}, 2, 1},
+		{map[kube.Ref]error{a: nil, file: nil}, 1, 0},
+		{map[kube.Ref]error{a: nil}, 1, 0},
+		{map[kube.Ref]error{b: nil}, 0, 0},
+	} {
+		r.problems(step.problems, func(kube.Name) string { return "" })
+		families, err := m.Gatherer().Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "nftproxy_objects_invalid" {
+				continue
+			}
+			for _, one := range f.GetMetric() {
+				want, known := map[string]float64{"Service": step.services, "File": step.file}[one.GetLabel()[0].GetValue()]
+				if got := one.GetGauge().GetValue(); known && got != want {
+					t.Errorf("step %d: %s: %v, want %v", i, one.GetLabel()[0].GetValue(), got, want)
+				}
+			}
+		}
+	}
+}
