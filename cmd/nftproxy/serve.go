@@ -127,7 +127,7 @@ func (p *parts) configInvalid(err error) {
 // all were well.
 func ended(ctx context.Context, name string, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // ctx ended the part
 	}
 	if err == nil {
 		err = errEnded

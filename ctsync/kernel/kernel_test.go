@@ -24,7 +24,7 @@ import (
 )
 
 // ctNew creates an entry. The product never does.
-const ctNew = unix.NFNL_SUBSYS_CTNETLINK<<8 | 0
+const ctNew = unix.NFNL_SUBSYS_CTNETLINK << 8 // IPCTNL_MSG_CT_NEW is 0
 
 // newNS moves the calling test into a network namespace of its own and returns its file descriptor. The thread is
 // locked and dies with the test.

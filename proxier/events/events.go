@@ -148,7 +148,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 				continue
 			}
 			if r.limit.Wait(ctx) != nil {
-				return nil
+				return nil //nolint:nilerr // ctx is done
 			}
 			if err := r.create(ctx, r.object(e)); err != nil && ctx.Err() == nil {
 				klog.V(2).ErrorS(err, "Event not written", "reason", e.Reason, "object", klog.KRef(e.Object.Namespace, e.Object.Name))

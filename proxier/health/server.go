@@ -42,7 +42,7 @@ func (s Server) Run(ctx context.Context) error {
 		err := s.serve(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // ctx ended the server
 		case s.HardFail:
 			return err
 		case s.Failed != nil:

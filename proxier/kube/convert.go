@@ -360,7 +360,7 @@ func affinity(p *problems, spec *v1.ServiceSpec) time.Duration {
 		p.failed(errUnknown, spec.SessionAffinity, "spec.sessionAffinity")
 		return 0
 	}
-	seconds := int32(defaultAffinity)
+	seconds := defaultAffinity
 	if cfg := spec.SessionAffinityConfig; cfg != nil && cfg.ClientIP != nil {
 		seconds = ptr.Deref(cfg.ClientIP.TimeoutSeconds, seconds)
 	}

@@ -109,7 +109,7 @@ func (d decoder) file(path string, data []byte) *contents {
 	}
 	for n := 1; ; n++ {
 		doc, err := next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return c
 		}
 		where := FileError{Path: path, Document: n}

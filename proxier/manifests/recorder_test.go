@@ -103,12 +103,6 @@ func (r *recorder) problem(ref kube.Ref) string {
 	return r.problems[ref]
 }
 
-func (r *recorder) count() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.objects)
-}
-
 func (r *recorder) allSynced() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
