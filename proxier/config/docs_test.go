@@ -28,36 +28,36 @@ var update = flag.Bool("update", false, "rewrite the generated parts of docs/")
 // docsDir is where the pages are, seen from this package.
 const docsDir = "../../docs"
 
-// routingDoc is the text of the routing keys, whose types belong to package
-// routing. Keys that the run fills in are there too: configured values win.
+// routingDoc is the text of the routing keys, whose types belong to package routing. Keys that the run fills in are there
+// too: configured values take precedence.
 var routingDoc = map[string]string{
 	"serviceCIDRs":       "Ranges of ClusterIPs; empty: those of the ServiceCIDR objects.",
-	"podCIDRs":           "Ranges of all pods, checked for overlap only.",
-	"nodeAddrs":          "Our own addresses, one per family; empty: those of the Node object.",
+	"podCIDRs":           "Ranges of all pods; only checked for overlap.",
+	"nodeAddrs":          "The node's addresses, one per family; empty: those of the Node object.",
 	"masqueradeSubnets":  "Link-local subnets of the modes below, one per family.",
-	"device":             "Device of the service routes; empty: the one that holds the node's address.",
+	"device":             "Device of the service routes; empty: the device that has the node's address.",
 	"mtu":                "MTU of the service routes, 0 for none.",
 	"metric":             "Metric of all routes.",
 	"wait":               "Without effect: devices and gateways that are not there yet are always waited for.",
-	"checkSysctlsOnly":   "A strict rp_filter where it must be loose is an error, and not set to loose.",
-	"reach.enabled":      "Routes for host processes to the service CIDRs, for nodes without a fitting route.",
-	"reach.mac":          "Link-layer address of the next hop that stands for Services; nobody needs to have it.",
-	"masquerade.enabled": "Put our address of the masquerade subnet, and its routes, on the device.",
-	"masquerade.peerMAC": "Makes a permanent neighbour of the peer; empty: it answers for itself.",
-	"steering.enabled":   "Host traffic to ClusterIPs with internalTrafficPolicy Local goes to the pod gateway.",
+	"checkSysctlsOnly":   "Report a strict rp_filter that must be loose as an error instead of changing it.",
+	"reach.enabled":      "Routes for host processes to the service CIDRs, for nodes without a suitable route.",
+	"reach.mac":          "Link-layer address of the next hop that stands for Services; no device has it.",
+	"masquerade.enabled": "Put the node's address of the masquerade subnet, and its routes, on the device.",
+	"masquerade.peerMAC": "Makes a permanent neighbour entry for the peer; empty: the peer answers ARP and ND itself.",
+	"steering.enabled":   "Host traffic to ClusterIPs with internalTrafficPolicy Local is routed to the pod gateway.",
 	"steering.device":    "The pod gateway device.",
 	"steering.gateways":  "Next hops behind it, as {addr, mac}, one per family.",
 	"steering.mark":      "Packet mark of steered packets.",
 	"steering.mask":      "Bits of the mark that are compared.",
 	"steering.priority":  "Priority of the ip rule, 1 to 32765.",
 	"steering.table":     "Routing table of steered packets.",
-	"handOff.enabled":    "External traffic is left to another balancer behind a device.",
-	"handOff.device":     "The device with the other balancer behind it.",
+	"handOff.enabled":    "External traffic is left to an external balancer behind a device.",
+	"handOff.device":     "The device behind which the other balancer is.",
 	"handOff.gateways":   "Its next hops, as {addr, mac}, one per family.",
 	"handOff.local":      "Hand over traffic under externalTrafficPolicy Local, by a virtual address.",
 	"handOff.virtual":    "The virtual addresses, one per family; empty: the third of the masquerade subnet.",
 	"handOff.cluster":    "Hand over traffic under externalTrafficPolicy Cluster, by the ClusterIP.",
-	"handOff.peers":      "Addresses that the balancer uses as sources towards us, as {addr, mac}.",
+	"handOff.peers":      "Addresses that the balancer uses as sources towards the node, as {addr, mac}.",
 }
 
 // TestConfigurationPage holds the generated tables of docs/configuration.md.
