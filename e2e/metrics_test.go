@@ -209,7 +209,7 @@ func (c *cluster) switched(from *lab.Host, counting func(bool)) {
 			if s.Config().Connections != on || n > 0 != on {
 				c.t.Errorf("%s: counting is %t with %d elements, want %t", f, s.Config().Connections, n, on)
 			}
-			if diff := s.Differences(s.Config()); len(diff) > 0 {
+			if diff := s.Differences(s.Config(), nil); len(diff) > 0 {
 				c.t.Errorf("%s: %v", f, diff)
 			}
 		}

@@ -22,8 +22,8 @@ import (
 	"github.com/nftproxy/nftproxy/e2e/lab"
 )
 
-// soon is how long these tests wait for what takes milliseconds on a machine that is not busy.
-const soon = 5 * time.Second
+// patience bounds the wait for what takes milliseconds on an idle machine.
+const patience = time.Minute
 
 // withOwnConfig gives the proxies a file of nftproxy's own settings.
 func (c *cluster) withOwnConfig(settings string) {
@@ -52,12 +52,13 @@ func TestStaleFlowsRestart(t *testing.T) {
 	}
 	proxy := c.start()[0]
 	side := &staleSide{Net: c.Net, streams: map[string]*stream{}}
+	side.openControl(t, a)
 	stays := staleCase{name: "stays", to: func(f lab.Family, _ int) netip.AddrPort { return at(lab.ClusterIP(f, 10), 53) }}
 	moves := staleCase{name: "moves", to: func(f lab.Family, _ int) netip.AddrPort { return at(lab.ClusterIP(f, 11), 53) }}
 	goes := staleCase{name: "goes", to: func(f lab.Family, _ int) netip.AddrPort { return at(lab.ClusterIP(f, 12), 53) }}
 	for _, s := range []staleCase{stays, moves, goes} {
 		side.open(t, &s, 0)
-		if !side.await(t, &s, a.Name, soon) {
+		if !side.await(t, &s, a.Name, patience) {
 			t.Fatalf("%s is not served at first", s.name)
 		}
 	}
@@ -74,15 +75,16 @@ func TestStaleFlowsRestart(t *testing.T) {
 		t.Error("moved with no proxy running")
 	}
 	lab.Must(proxy.Restart())(t)
-	if !side.await(t, &moves, b.Name, soon) {
+	if !side.await(t, &moves, b.Name, patience) {
 		t.Error("endpoint replaced while no proxy ran: not moved")
 	}
-	if !side.await(t, &goes, elsewhere, soon) {
+	if !side.await(t, &goes, elsewhere, patience) {
 		t.Error("Service deleted while no proxy ran: still served")
 	}
-	time.Sleep(time.Second) // the last look at a change comes after half of it
+	stays.then = a.Name
+	side.watch(&stays)
 	for _, f := range lab.Families() {
-		if o := side.streams[key(&stays, f)].judge(begin, fits(a.Name)); o.after != 0 {
+		if o := side.streams[key(&stays, f)].judge(begin, fits(a.Name), side.control...); o.failed(true) {
 			t.Errorf("%s: a flow that is right was disturbed: %s", f, o)
 		}
 	}
@@ -101,7 +103,7 @@ func TestStaleFlowsTCP(t *testing.T) {
 	gone := c.readers(a.Name)
 	c.apply(lab.NewSlices(svc, b.Endpoint(), a.Endpoint().With(false, true, true))) // a terminates, but serves
 	served, ok := lab.Probe{From: c.Pod(1, 1).Host, Proto: lab.TCP, To: at(lab.ClusterIP(lab.IPv4, 10), 80)}.
-		Eventually(soon, func(r lab.Result) bool { return r.Backend == b.Name })
+		Eventually(patience, func(r lab.Result) bool { return r.Backend == b.Name })
 	if !ok {
 		t.Fatalf("still served by %s", served)
 	}
@@ -114,7 +116,7 @@ func TestStaleFlowsTCP(t *testing.T) {
 	}
 	c.apply(lab.NewSlices(svc, b.Endpoint()))
 	for i, conn := range gone {
-		if err := hears(conn, soon); !errors.Is(err, syscall.ECONNRESET) {
+		if err := hears(conn, patience); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("connection %d to an endpoint that is gone: %v", i, err)
 		}
 	}
@@ -141,7 +143,7 @@ func (c *cluster) readers(backend string) (conns []net.Conn) {
 func (c *cluster) reader(from *lab.Host, to netip.AddrPort, backend string) (conn net.Conn) {
 	c.t.Helper()
 	var greeting string
-	for begin := time.Now(); time.Since(begin) < soon; time.Sleep(tick) {
+	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(tick) {
 		err := from.Do(func() (err error) {
 			conn, err = net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(to))
 			return err
@@ -182,11 +184,11 @@ func TestStaleFlowsSCTP(t *testing.T) {
 			t.Fatalf("%s at first", r)
 		}
 		c.apply(lab.NewSlices(svc, b.Endpoint()))
-		if r, ok := probe.Eventually(soon, func(r lab.Result) bool { return r.Backend == b.Name }); !ok {
+		if r, ok := probe.Eventually(patience, func(r lab.Result) bool { return r.Backend == b.Name }); !ok {
 			t.Errorf("%s: endpoint replaced: %s", f, r)
 		}
 		c.apply(lab.NewSlices(svc, a.Endpoint()))
-		if r, ok := probe.Eventually(soon, func(r lab.Result) bool { return r.Backend == a.Name }); !ok {
+		if r, ok := probe.Eventually(patience, func(r lab.Result) bool { return r.Backend == a.Name }); !ok {
 			t.Errorf("%s: endpoint back: %s", f, r)
 		}
 	}

@@ -5,8 +5,6 @@ package nft
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,14 +17,14 @@ import (
 // IPv6 is more than the 16 bytes that nft before 1.1 can load in a map update; and one map for all VIPs of a
 // Service keeps a client on its endpoint whichever of them it uses, as kube-proxy does.
 type Affinity struct {
-	ID      uint32        // distinct per table, below 1<<24
-	Owner   string        // the Service's name and the view, the map's comment
-	View    View          //
-	Modulus uint32        // of the view's number of endpoints
-	Timeout time.Duration // since the client's last new connection
-	Size    uint32        // most clients; those beyond are balanced
+	ID      uint32        `json:"-"` // distinct per table, below 1<<24
+	Owner   string        `json:"-"` // the Service's name and the view, the map's comment
+	View    View          `json:"v"`
+	Modulus uint32        `json:"-"` // of the view's number of endpoints
+	Timeout time.Duration `json:"t"` // since the client's last new connection
+	Size    uint32        `json:"-"` // most clients; those beyond are balanced
 	// NodePorts tells that a frontend is a NodePort, VIPs that one is not.
-	NodePorts, VIPs bool
+	NodePorts, VIPs bool `json:"-"`
 }
 
 // AffinityMap is the name of the map of clients.
@@ -126,7 +124,7 @@ func (a *Affinity) Chains(f Family) []Chain {
 func (a *Affinity) chain(l lang, p Program) Chain {
 	clients, k := AffinityMap(a.ID), p.Kind()
 	known := find(clients, l.saddr())
-	return Chain{Name: p.Chain(), Rules: []Rule{
+	return Chain{Name: p.Chain(), Data: encodeData(a), Rules: []Rule{
 		{"a client that is known", all(known, l.remember(unix.NFT_DYNSET_OP_UPDATE, clients, a.Timeout))},
 		{"", one(jump(k.shared(stickyEndpoint)))},
 		{"its endpoint is gone", all(key([]load{priority()}), one(notEqual(native(uint32(p)))),
@@ -175,95 +173,10 @@ func (s *Service) AffinityOwners() []string {
 	return []string{AffinityOwner(s.Name, ClusterView), AffinityOwner(s.Name, LocalView)}
 }
 
-// wantedDraws is wantedBalancers for the draws of sticky views.
-func wantedDraws(c *Content, want []*Service) []Program {
-	set := map[Program]bool{}
-	for p := range c.Draws {
-		if _, ok := c.Chains[p.Chain()]; ok && p.Kind().IsDraw() {
-			set[p] = true
-		}
+// affinitySpec is the declaration of the map of clients.
+func affinitySpec(a Affinity) setSpec {
+	return setSpec{
+		name: AffinityMap(a.ID), key: []field{fieldAddr}, data: []field{fieldClassID},
+		dynamic: true, size: a.Size, comment: a.Owner,
 	}
-	for _, s := range want {
-		for _, a := range s.Affinities() {
-			for _, p := range a.programs() {
-				set[a.draw(p)] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(set))
-}
-
-// viewsAtOnce is how many sticky views one transaction makes at most: at 80 microseconds each, 8 ms. Beside many fewer are
-// made: the kernel finds a set by its name in a list of all, seven times for each view, so that one beside 4,000 takes
-// 1 ms (measured), and viewsCost, views made times views there, 15 ms.
-const (
-	viewsAtOnce = 100
-	viewsCost   = 60000
-)
-
-// programsAtOnce is to how many programs of sticky views one transaction leads. Each takes 2 to 3 microseconds, and as much
-// once more for each that is reached already, because the table is validated.
-const programsAtOnce = 2048
-
-// buildAffinities makes the maps of clients and the chains of the sticky views, as far as they are missing or other ones:
-// in the batch, and if they are many and atOnce is not set, in batches behind it. Only when all are made it leads there: what no
-// packet can reach the kernel does not validate again with each transaction.
-func (t *Table) buildAffinities(b *Batch, c *Content, want []*Service, atOnce bool) []*Batch {
-	out, made, there := []*Batch{b}, 0, len(c.Sets)
-	var programs []Program
-	for _, s := range want {
-		for _, a := range s.Affinities() {
-			if !atOnce && made > 0 && made >= min(viewsAtOnce, viewsCost/max(there, 1)) {
-				b, made = &Batch{}, 0
-				out = append(out, b)
-			}
-			before := len(b.Ops)
-			spec := affinitySpec(a)
-			if _, ok := c.Sets[spec.name]; !ok {
-				b.addSet(t.Family, &spec)
-			}
-			b.fixChains(c, a.Chains(t.Family))
-			if len(b.Ops) > before {
-				made++
-				there++
-			}
-			t.affinities[a.ID] = a
-			programs = append(programs, a.programs()...)
-		}
-	}
-	programs = missing(programs, c.Programs)
-	if len(out) == 1 {
-		b.dispatchTo(t.Family, Programs, programs, false)
-		return out
-	}
-	for part := range slices.Chunk(programs, programsAtOnce) {
-		b = &Batch{}
-		b.dispatchTo(t.Family, Programs, part, false)
-		out = append(out, b)
-	}
-	return out
-}
-
-// splitDraws takes those draws of sticky views out of a change that are new or other ones: the rules of the view need them.
-func splitDraws(c Change) (draws, rest Change) {
-	coming := map[string]bool{}
-	for _, e := range c.Add {
-		if e.Set == StickyDraws {
-			coming[e.Key] = true
-		}
-	}
-	early := func(e Element) bool { return e.Set == StickyDraws && coming[e.Key] }
-	late := func(e Element) bool { return !early(e) }
-	keep := func(list []Element, ok func(Element) bool) (out []Element) {
-		for _, e := range list {
-			if ok(e) {
-				out = append(out, e)
-			}
-		}
-		return out
-	}
-	if len(coming) == 0 {
-		return Change{}, c
-	}
-	return Change{keep(c.Delete, early), keep(c.Add, early)}, Change{keep(c.Delete, late), keep(c.Add, late)}
 }

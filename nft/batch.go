@@ -67,12 +67,20 @@ func (b *Batch) Append(other *Batch) { b.Ops = append(b.Ops, other.Ops...) }
 // Empty reports whether there is nothing to commit.
 func (b *Batch) Empty() bool { return len(b.Ops) == 0 }
 
-// Elements is the number of elements that the batch adds and deletes.
+// Elements is the number of elements that the batch adds and deletes, without those of verdict maps.
 func (b *Batch) Elements() (n int) {
 	for i := range b.Ops {
-		n += len(b.Ops[i].Elements)
+		n += b.Ops[i].Counted()
 	}
 	return n
+}
+
+// Counted is the number of elements of one operation, without those of verdict maps, which it has apart from others.
+func (o *Op) Counted() int {
+	if len(o.Elements) > 0 && o.Elements[0].Set.IsVerdictMap() {
+		return 0
+	}
+	return len(o.Elements)
 }
 
 // AddTable makes the family's table if there is none, and wakes it if it is dormant.

@@ -4,8 +4,6 @@
 package nft
 
 import (
-	"bytes"
-	"encoding/binary"
 	"net/netip"
 
 	"github.com/google/nftables/expr"
@@ -16,20 +14,30 @@ import (
 // With the zero value there is none, and no rule for it.
 type Beyond struct {
 	// Steering marks what processes of the node send to Steered frontends, and leaves it to that balancer.
-	Steering bool
+	Steering bool `json:"s,omitzero"`
 	// Mark is what the packet mark becomes in the bits of Mask; the others stay. Mark has no bit outside of Mask.
-	Mark, Mask uint32
+	Mark uint32 `json:"m,omitzero"`
+	Mask uint32 `json:"k,omitzero"`
 	// HandOff says that packets may be translated to ClusterIPs and are on their way to that balancer then: what was
 	// translated is not refused.
-	HandOff bool
+	HandOff bool `json:"h,omitzero"`
 	// SteeringHop and HandOffHop are the next hops of that balancer. What is steered or handed over and has another route, as
 	// when the device is down, is refused: it would leave the node with a Service address as its destination.
-	SteeringHop, HandOffHop netip.Addr
+	SteeringHop netip.Addr `json:"x,omitzero"`
+	HandOffHop  netip.Addr `json:"y,omitzero"`
 	// Virtual is the address that traffic under externalTrafficPolicy Local is translated to. The zero Addr is none.
-	Virtual netip.Addr
+	Virtual netip.Addr `json:"v,omitzero"`
 	// Subnet is masqueraded by whatever interface but Device: nobody else can answer to it. The zero Prefix is none.
-	Subnet netip.Prefix
-	Device string
+	Subnet netip.Prefix `json:"n,omitzero"`
+	Device string       `json:"d,omitzero"`
+}
+
+// encode returns the parameters as Chain.Data, empty for none.
+func (b Beyond) encode() string {
+	if b == (Beyond{}) {
+		return ""
+	}
+	return encodeData(b)
 }
 
 // mangle is NF_IP_PRI_MANGLE: before DNAT, so that the destination is still the VIP.
@@ -44,7 +52,7 @@ func (l lang) steer(b Beyond) Chain {
 	if b.Mask != ^uint32(0) {
 		set = all(key([]load{meta(expr.MetaKeyMARK)}), one(mask(^b.Mask, b.Mark), setMark()))
 	}
-	return Chain{steerChain, &Hook{"route", unix.NF_INET_LOCAL_OUT, mangle}, []Rule{
+	return Chain{Name: steerChain, Hook: &Hook{"route", unix.NF_INET_LOCAL_OUT, mangle}, Rules: []Rule{
 		{"to the balancer behind the pod gateway", all(in(Steered.String(), l.vip()...), set)},
 	}}
 }
@@ -134,119 +142,11 @@ func (l lang) steered(then expr.Any) []expr.Any {
 
 // from matches sources in a prefix.
 func (l lang) from(p netip.Prefix) []expr.Any {
-	bits := make([]byte, l.f.AddrLen())
-	for i := range p.Bits() {
-		bits[i/8] |= 1 << (7 - i%8)
-	}
-	return append(key([]load{l.saddr()}),
-		&expr.Bitwise{SourceRegister: reg0, DestRegister: reg0, Len: uint32(len(bits)), Mask: bits, Xor: make([]byte, len(bits))},
-		equal(appendAddr(nil, p.Masked().Addr())))
+	return append(key([]load{l.saddr()}), l.maskAt(reg0, p.Bits()), equal(appendAddr(nil, p.Masked().Addr())))
 }
 
 func oifnameNot(name string) []expr.Any {
 	b := make([]byte, unix.IFNAMSIZ)
 	copy(b, name)
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg0}, notEqual(b)}
-}
-
-// beyond is the inverse of the rules above.
-func (s *Snapshot) beyond() Beyond {
-	var b Beyond
-	for _, r := range s.Rules[steerChain] {
-		b.Steering, b.Mask = true, ^uint32(0)
-		for _, e := range r.Exprs {
-			switch e := e.(type) {
-			case *expr.Immediate:
-				b.Mark = number(e.Data)
-			case *expr.Bitwise:
-				b.Mark, b.Mask = number(e.Xor), ^number(e.Mask)
-			}
-		}
-	}
-	for _, r := range s.Rules["filter-output"] {
-		if r.Comment == NoBalancer {
-			b.SteeringHop = comparedAddr(r.Exprs)
-		}
-	}
-	for _, r := range s.Rules[noBalancerChain] {
-		if a := comparedAddr(r.Exprs); a.IsValid() {
-			b.Virtual = a
-		}
-	}
-	for _, r := range s.Rules["filter-forward"] {
-		b.HandOff = b.HandOff || returns(r.Exprs)
-		if hop := comparedAddr(r.Exprs); hop.IsValid() {
-			b.HandOffHop = hop
-		}
-	}
-	for _, r := range s.Rules["nat-postrouting"] {
-		b.readSubnet(s.Family, r.Exprs)
-	}
-	return b
-}
-
-// readSubnet takes prefix and device from the rule that has both. Where a prefix ends with a byte, nft compares no more
-// than its bytes.
-func (b *Beyond) readSubnet(f Family, exprs []expr.Any) {
-	var prefix netip.Prefix
-	device, bits, oif := "", -1, false
-	for _, e := range exprs {
-		switch e := e.(type) {
-		case *expr.Payload:
-			bits = int(e.Len) * 8
-		case *expr.Bitwise:
-			bits = ones(e.Mask)
-		case *expr.Meta:
-			oif = e.Key == expr.MetaKeyOIFNAME
-		case *expr.Cmp:
-			if oif {
-				device = trimName(e.Data)
-			} else if bits >= 0 && len(e.Data) <= f.AddrLen() {
-				a, _ := netip.AddrFromSlice(append(bytes.Clone(e.Data), make([]byte, f.AddrLen()-len(e.Data))...))
-				prefix = netip.PrefixFrom(a, bits)
-			}
-		}
-	}
-	if device != "" && prefix.IsValid() {
-		b.Subnet, b.Device = prefix, device
-	}
-}
-
-// comparedAddr is the address that a rule compares with, not valid if there is none.
-func comparedAddr(exprs []expr.Any) (a netip.Addr) {
-	for i, e := range exprs {
-		_, route := e.(*expr.Rt)
-		p, payload := e.(*expr.Payload)
-		if i+1 < len(exprs) && (route || payload && p.Base == expr.PayloadBaseNetworkHeader) {
-			if c, ok := exprs[i+1].(*expr.Cmp); ok {
-				a, _ = netip.AddrFromSlice(c.Data)
-			}
-		}
-	}
-	return a
-}
-
-func returns(exprs []expr.Any) bool {
-	for _, e := range exprs {
-		if v, ok := e.(*expr.Verdict); ok && v.Kind == expr.VerdictReturn {
-			return true
-		}
-	}
-	return false
-}
-
-// number reads a 32-bit value of a register.
-func number(b []byte) uint32 {
-	if len(b) != 4 {
-		return 0
-	}
-	return binary.NativeEndian.Uint32(b)
-}
-
-// ones counts the bits of a prefix mask.
-func ones(mask []byte) (n int) {
-	for n < len(mask)*8 && mask[n/8]&(1<<(7-n%8)) != 0 {
-		n++
-	}
-	return n
 }

@@ -5,6 +5,10 @@ package nft
 
 import (
 	"encoding/binary"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,92 +20,20 @@ type Content struct {
 	Exists bool
 	// Dormant means that the table is switched off: its chains are attached to no hook.
 	Dormant bool
-	// Chains by name, with the fingerprints of their rules in order; 0 stands for a rule that is not ours.
-	Chains map[string]ChainContent
-	// Sets by name.
-	Sets map[string]SetContent
-	// Elements of the sets in SetID order, interval sets as ranges, without those of the verdict maps.
+	// Replace makes Reconcile replace the table as a whole. Reading leaves it false.
+	Replace bool
+	Chains  map[string]ChainContent // by name
+	Sets    map[string]SetContent   // by name
+	// Elements of the named sets in SetID order, interval sets as ranges, without those of the verdict maps.
 	Elements []Element
-	// Policies, Programs and Draws are the keys of the verdict maps of these names.
-	Policies map[Program]bool
-	Programs map[Program]bool
-	Draws    map[Program]bool
+	// Verdicts are the elements of the verdict maps, with their data as in Element.Data.
+	Verdicts map[VerdictKey]string
 }
 
-// NewContent returns the Content of a family without a table.
-func NewContent(f Family) *Content {
-	return &Content{Family: f, Chains: map[string]ChainContent{}, Sets: map[string]SetContent{},
-		Policies: map[Program]bool{}, Programs: map[Program]bool{}, Draws: map[Program]bool{}}
-}
-
-// Readable lists the named sets that exist and are declared as this version declares them.
-func (c *Content) Readable() (out []SetID) {
-	specs := setSpecs()
-	for id := range specs {
-		if s, ok := c.Sets[specs[id].name]; ok && s.matches(c.Family, &specs[id]) {
-			out = append(out, SetID(id))
-		}
-	}
-	return out
-}
-
-// Add takes in the elements of a set, in the order of Readable.
-func (c *Content) Add(id SetID, elements []Element) {
-	if !id.IsVerdictMap() {
-		c.Elements = append(c.Elements, elements...)
-		return
-	}
-	programs := map[SetID]map[Program]bool{Policies: c.Policies, Programs: c.Programs, Draws: c.Draws}[id]
-	for _, e := range elements {
-		if p := Program(binary.NativeEndian.Uint32([]byte(e.Key))); e.Data == p.verdict() {
-			programs[p] = true
-		}
-	}
-}
-
-// Leads reports whether the verdict map of the program's kind leads to its chain.
-func (c *Content) Leads(p Program) bool {
-	switch {
-	case p.Kind().IsPolicy():
-		return c.Policies[p]
-	case p.Kind().IsDraw():
-		return c.Draws[p]
-	}
-	return c.Programs[p]
-}
-
-// dispatcher is the verdict map of the program's kind.
-func dispatcher(p Program) SetID {
-	switch {
-	case p.Kind().IsPolicy():
-		return Policies
-	case p.Kind().IsDraw():
-		return Draws
-	}
-	return Programs
-}
-
-// verdict is the datum of a program in its verdict map.
-func (p Program) verdict() string {
-	if p.Kind().IsPolicy() {
-		return "jump " + p.Chain()
-	}
-	return "goto " + p.Chain()
-}
-
-// dispatchTo adds or deletes programs of a verdict map.
-func (b *Batch) dispatchTo(f Family, m SetID, programs []Program, deletion bool) {
-	if len(programs) == 0 {
-		return
-	}
-	op := Op{Kind: AddElements, Family: f}
-	if deletion {
-		op.Kind = DeleteElements
-	}
-	for _, p := range programs {
-		op.Elements = append(op.Elements, Element{Set: m, Key: string(appendClassID(nil, uint32(p))), Data: p.verdict()})
-	}
-	b.Add(op)
+// VerdictKey is the key of an element of a verdict map.
+type VerdictKey struct {
+	Map     SetID
+	Program Program
 }
 
 // ChainContent is a chain as the kernel has it.
@@ -109,7 +41,10 @@ type ChainContent struct {
 	Hook *Hook
 	// Dropping means that packets which no rule decides on are dropped. Our chains accept them.
 	Dropping bool
-	Rules    []uint64
+	// Rules are the fingerprints of the rules in order; 0 stands for a rule that is not ours.
+	Rules []uint64
+	// Data are the parameters that the chain's rules were made from (see Content.Config).
+	Data string
 }
 
 // SetContent is the declaration of a set.
@@ -132,6 +67,183 @@ type Snapshot struct {
 	Rules map[string][]Rule
 	// Steady is false if parts of the table may be of different moments.
 	Steady bool
+}
+
+// NewContent returns the Content of a family without a table.
+func NewContent(f Family) *Content {
+	return &Content{Family: f, Chains: map[string]ChainContent{}, Sets: map[string]SetContent{}, Verdicts: map[VerdictKey]string{}}
+}
+
+// Readable lists the named sets that exist and are declared as this version declares them, in SetID order.
+func (c *Content) Readable() (out []SetID) {
+	for name, have := range c.Sets {
+		if id, ok := ParseSet(name); ok {
+			if spec := id.spec(); have.matches(c.Family, &spec) {
+				out = append(out, id)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Add takes in the elements of a set. Sets have to be added in the order of Readable.
+func (c *Content) Add(id SetID, elements []Element) {
+	if !id.IsVerdictMap() {
+		c.Elements = append(c.Elements, elements...)
+		return
+	}
+	for _, e := range elements {
+		if len(e.Key) == 4 {
+			c.Verdicts[VerdictKey{id, Program(binary.NativeEndian.Uint32([]byte(e.Key)))}] = e.Data
+		}
+	}
+}
+
+// Leads reports whether the verdict map of the program's kind leads to its chain.
+func (c *Content) Leads(p Program) bool { return c.Verdicts[p.verdictKey()] == p.verdict() }
+
+// verdictKey is where a program belongs.
+func (p Program) verdictKey() VerdictKey {
+	switch {
+	case p.Kind().IsPolicy():
+		return VerdictKey{Policies, p}
+	case p.Kind().IsDraw():
+		return VerdictKey{Draws, p}
+	}
+	return VerdictKey{Programs, p}
+}
+
+// verdict is the datum of a program in its verdict map.
+func (p Program) verdict() string {
+	if p.Kind().IsPolicy() {
+		return "jump " + p.Chain()
+	}
+	return "goto " + p.Chain()
+}
+
+// element is an element of a verdict map.
+func (k VerdictKey) element() Element {
+	return Element{Set: k.Map, Key: string(appendClassID(nil, uint32(k.Program))), Data: k.Program.verdict()}
+}
+
+// Config returns the configuration that the rules were made from; it is stored with them. The zero Config stands for a table
+// of another version.
+func (c *Content) Config() (cfg Config) {
+	_ = json.Unmarshal([]byte(c.Chains[configChain].Data), &cfg)
+	_ = json.Unmarshal([]byte(c.Chains[balancerChain].Data), &cfg.Beyond)
+	return cfg
+}
+
+// The chains with the stored configuration, whose first rules have no comment. The user data of a table or set cannot be
+// changed once it exists; a rule is replaced together with its user data.
+const (
+	configChain   = "masquerade-mark"
+	balancerChain = "refuse"
+)
+
+// affinityNumbers returns the numbers of the client maps that a table holds, by their owner.
+func (c *Content) affinityNumbers() map[string]uint32 {
+	out := map[string]uint32{}
+	for name, s := range c.Sets {
+		digits, ok := strings.CutPrefix(name, "affinity-")
+		if id, err := strconv.ParseUint(digits, 10, 24); ok && err == nil && s.Comment != "" {
+			out[s.Comment] = uint32(id)
+		}
+	}
+	return out
+}
+
+// Affinities returns the sticky views that the table has, by their numbers.
+func (c *Content) Affinities() []Affinity {
+	draws, decoder := map[Program]uint32{}, NewDecoder(c.Family)
+	for i := range c.Elements {
+		if d, ok := decoder.Decode(&c.Elements[i]); ok && c.Elements[i].Set == StickyDraws {
+			draws[Program(d.Slot)] = d.Program.Arg()
+		}
+	}
+	var out []Affinity
+	for owner, id := range c.affinityNumbers() {
+		a := Affinity{ID: id, Owner: owner, Size: c.Sets[AffinityMap(id)].Size}
+		for kind, has := range map[Kind]*bool{KindAffinity: &a.VIPs, KindNodePortAffinity: &a.NodePorts} {
+			p := NewProgram(kind, id)
+			if ch, ok := c.Chains[p.Chain()]; ok {
+				*has = true
+				_ = json.Unmarshal([]byte(ch.Data), &a)
+				a.Modulus = max(a.Modulus, draws[p])
+			}
+		}
+		out = append(out, a)
+	}
+	slices.SortFunc(out, func(a, b Affinity) int { return int(a.ID) - int(b.ID) })
+	return out
+}
+
+// incompatible reports whether a set of ours is declared in another way than this version declares it. A set cannot be
+// declared anew while rules refer to it.
+func (c *Content) incompatible() bool {
+	clients := affinitySpec(Affinity{})
+	for name, s := range c.Sets {
+		spec := clients
+		if id, ok := ParseSet(name); ok {
+			spec = id.spec()
+		} else if !IsAffinityMap(name) {
+			continue
+		}
+		if !s.matches(c.Family, &spec) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *SetContent) matches(f Family, spec *setSpec) bool {
+	want := spec.content(f)
+	// nft before 1.1 declares only concatenations of intervals as such.
+	if s.Flags&^nftSetConcat != want.Flags&^nftSetConcat || s.KeyType != want.KeyType || s.KeyLen != want.KeyLen || s.Counting != want.Counting {
+		return false
+	}
+	return !spec.isMap() || s.DataType == want.DataType && (s.DataType == unix.NFT_DATA_VERDICT || s.DataLen == want.DataLen)
+}
+
+// content is the declaration as the kernel returns it.
+func (s *setSpec) content(f Family) SetContent {
+	c := SetContent{Flags: s.flags(), Size: s.size, Counting: s.counting, Comment: s.comment}
+	if s.dynamic && c.Size == 0 {
+		c.Size = dynsetSize
+	}
+	c.KeyType, c.KeyLen = concat(f, s.key)
+	if s.isMap() {
+		c.DataType, c.DataLen = concat(f, s.data)
+	}
+	return c
+}
+
+// dynsetSize is the bound that the kernel gives a set which the data path writes, if it is declared without (nft_dynset_init).
+const dynsetSize = 0xffff
+
+// content is the chain as the kernel returns it.
+func (ch *Chain) content(f Family) ChainContent {
+	out := ChainContent{Hook: ch.Hook, Data: ch.Data}
+	for i := range ch.Rules {
+		_, data, err := ch.EncodeRule(f, i)
+		if err != nil {
+			data = nil // the commit reports it
+		}
+		out.Rules = append(out.Rules, RuleFingerprint(data))
+	}
+	return out
+}
+
+func (c *ChainContent) equal(o *ChainContent) bool {
+	return sameHook(c.Hook, o.Hook) && c.Dropping == o.Dropping && slices.Equal(c.Rules, o.Rules)
+}
+
+func sameHook(a, b *Hook) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
 }
 
 // nft's numbers of types (enum datatypes) that Services need.

@@ -5,7 +5,6 @@ package nft
 
 import (
 	"net/netip"
-	"slices"
 )
 
 // Decoded is an element of a named set or map as values. What the set does not have is zero.
@@ -27,16 +26,21 @@ type Decoded struct {
 // Decoder decodes elements of one family's table.
 type Decoder struct {
 	f     Family
-	specs [numSets]setSpec
+	specs map[SetID]setSpec
 }
 
 // NewDecoder returns the Decoder of a family.
-func NewDecoder(f Family) *Decoder { return &Decoder{f, setSpecs()} }
+func NewDecoder(f Family) *Decoder { return &Decoder{f, map[SetID]setSpec{}} }
 
 // Decode is the inverse of what made the element. ok is false when the key or the datum is shorter than the set's
 // declaration says.
 func (t *Decoder) Decode(e *Element) (d Decoded, ok bool) {
-	f, spec := t.f, &t.specs[e.Set]
+	f := t.f
+	spec, known := t.specs[e.Set]
+	if !known {
+		spec = e.Set.spec()
+		t.specs[e.Set] = spec
+	}
 	key := decoder{e.Key, true}
 	for i, field := range spec.key {
 		switch {
@@ -53,17 +57,18 @@ func (t *Decoder) Decode(e *Element) (d Decoded, ok bool) {
 			d.Slot = key.classID()
 		}
 	}
-	d.decodeRange(f, e, spec)
-	return d, d.decodeDatum(f, e, spec) && key.ok
+	d.decodeRange(f, e, &spec)
+	return d, d.decodeDatum(f, e, &spec) && key.ok
 }
 
-// decodeRange finds the last address of an interval: in a concatenation the end is in it, else behind it.
+// decodeRange finds the addresses of an interval, or of the masked source behind a VIP.
 func (d *Decoded) decodeRange(f Family, e *Element, spec *setSpec) {
 	switch {
+	case e.Set > Allowed:
+		if p := netip.PrefixFrom(d.Range.From, e.Set.sourceBits()); p.IsValid() {
+			d.Range.To = lastAddr(p)
+		}
 	case !spec.interval:
-	case len(spec.key) > 1 && len(e.End) >= f.AddrLen():
-		d.Range.To, _ = netip.AddrFromSlice([]byte(e.End[len(e.End)-f.AddrLen():]))
-	case len(spec.key) > 1:
 	case e.End == "": // up to the last address of all
 		d.Range = Range{From: d.Addr, To: lastAddr(netip.PrefixFrom(d.Addr, 0))}
 	default:
@@ -85,16 +90,6 @@ func (d *Decoded) decodeDatum(f Family, e *Element, spec *setSpec) bool {
 	}
 	return data.ok
 }
-
-// ParseSet is the inverse of SetID.String.
-func ParseSet(name string) (SetID, bool) {
-	specs := setSpecs()
-	i := slices.IndexFunc(specs[:], func(s setSpec) bool { return s.name == name })
-	return SetID(max(i, 0)), i >= 0
-}
-
-// IsInterval tells sets whose elements are ranges.
-func (id SetID) IsInterval() bool { return setSpecs()[id].interval }
 
 // View returns the view that the slot belongs to.
 func (s Slot) View() View { return View(s >> 24) }

@@ -123,7 +123,8 @@ func (c *Change) diffElements(have, want []Element) {
 		}
 	}
 	for i, is := range wanted {
-		if !is {
+		// A list with a repeated element deletes none that is wanted, and no element twice.
+		if !is && index.find(&have[i]) == i {
 			c.Delete = append(c.Delete, have[i])
 		}
 	}

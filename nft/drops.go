@@ -28,7 +28,7 @@ func DropRules() map[string]map[string]DropReason {
 		"unserved":           unserved,
 		"unserved-nodeports": unserved,
 		"unused":             {unusedPort: {true, "unused-port"}, noService: {false, "no-service"}},
-		"source-ranges":      {"": {false, "source-ranges"}},
+		"source-ranges":      {notAdmitted: {false, "source-ranges"}},
 		"filter-output":      {NoBalancer: {true, "no-external-balancer"}},
 		noBalancerChain:      {NoBalancer: {true, "no-external-balancer"}},
 	}

@@ -27,7 +27,7 @@ func TestJudgesAreAll(t *testing.T) {
 	known := DropRules()
 	for _, f := range Families() {
 		found := map[DropReason]bool{}
-		for _, c := range Skeleton(f, Config{NodePortAll: true, Beyond: externalBalancer(f)}) {
+		for _, c := range Skeleton(f, Config{NodePortAll: true, Beyond: externalBalancer(f)}, []int{24, 32}) {
 			comments := map[string]bool{}
 			for _, r := range c.Rules {
 				if !slices.ContainsFunc(r.Exprs, func(e expr.Any) bool { _, ok := e.(*expr.Counter); return ok }) {

@@ -4,7 +4,6 @@
 package nft
 
 import (
-	"cmp"
 	"encoding/binary"
 	"hash/fnv"
 	"net/netip"
@@ -134,8 +133,8 @@ func appendSources(out []Element, s *Service, f *Frontend) []Element {
 	}
 	key := string(appendFrontend(nil, s.Proto, f))
 	out = append(out, Element{Set: Restricted, Key: key})
-	for _, r := range f.Sources {
-		out = append(out, Element{Set: Allowed, Key: key + addrKey(r.From), End: key + addrKey(r.To)})
+	for _, p := range f.Sources {
+		out = append(out, Element{Set: AllowedSources(p.Bits()), Key: key + addrKey(p.Addr())})
 	}
 	return out
 }
@@ -240,37 +239,4 @@ func endpointHash(e netip.AddrPort, try uint32) uint32 {
 	}
 	h.Write(b)
 	return h.Sum32() & (1<<31 - 1)
-}
-
-// MergeRanges returns the ranges that cover the same addresses as the prefixes, disjoint, none next to
-// another, in order: interval sets refuse what overlaps.
-func MergeRanges(prefixes []netip.Prefix) []Range {
-	var out []Range
-	sorted := slices.Clone(prefixes)
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Masked().Addr().Compare(b.Masked().Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
-	for _, p := range sorted {
-		r := Range{From: p.Masked().Addr(), To: lastAddr(p)}
-		if n := len(out); n > 0 && out[n-1].To.BitLen() == r.From.BitLen() {
-			if next := out[n-1].To.Next(); !next.IsValid() || r.From.Compare(next) <= 0 {
-				if out[n-1].To.Less(r.To) {
-					out[n-1].To = r.To
-				}
-				continue
-			}
-		}
-		out = append(out, r)
-	}
-	return out
-}
-
-// lastAddr is the highest address of a prefix.
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

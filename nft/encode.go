@@ -50,26 +50,10 @@ func concat(f Family, fields []field) (typ, length uint32) {
 	return typ, length
 }
 
-func (s *setSpec) flags() uint32 {
-	var flags uint32
-	if s.isMap() {
-		flags |= unix.NFT_SET_MAP
-	}
-	if s.interval {
-		flags |= unix.NFT_SET_INTERVAL
-	}
-	if s.dynamic {
-		flags |= unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT
-	}
-	if len(s.key) > 1 {
-		flags |= nftSetConcat
-	}
-	return flags
-}
-
-// Encode returns the rule's expressions as NFTA_RULE_EXPRESSIONS holds them, and its user data: the comment that nft shows
-// and the fingerprint by which we recognise the rule as ours and unchanged.
-func (r *Rule) Encode(f Family) (exprs, data []byte, err error) {
+// EncodeRule returns the expressions of a rule as NFTA_RULE_EXPRESSIONS holds them, and its user data: the comment that nft
+// shows, the fingerprint by which we recognise the rule as ours and unchanged, and with the first rule the chain's Data.
+func (ch *Chain) EncodeRule(f Family, i int) (exprs, data []byte, err error) {
+	r := &ch.Rules[i]
 	var w nl.Buffer
 	for _, e := range r.Exprs {
 		b, err := expr.Marshal(byte(f), e)
@@ -78,17 +62,24 @@ func (r *Rule) Encode(f Family) (exprs, data []byte, err error) {
 		}
 		w.Bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, b...)
 	}
-	if r.Comment != "" {
-		data = userdata.AppendString(data, userdata.TypeComment, r.Comment)
-	}
 	h := fnv.New64a()
 	h.Write(w)
 	h.Write([]byte(r.Comment))
+	if r.Comment != "" {
+		data = userdata.AppendString(data, userdata.TypeComment, r.Comment)
+	}
+	if i == 0 && ch.Data != "" {
+		h.Write([]byte(ch.Data))
+		data = userdata.Append(data, chainData, []byte(ch.Data))
+	}
 	return w, userdata.Append(data, ruleFingerprint, binary.BigEndian.AppendUint64(nil, h.Sum64())), nil
 }
 
-// ruleFingerprint is the type of our own user data of a rule, next to nft's comment (type 0).
-const ruleFingerprint userdata.Type = 0x4e
+// The types of our own user data of a rule, next to nft's comment (type 0).
+const (
+	ruleFingerprint userdata.Type = 0x4e
+	chainData       userdata.Type = 0x4f
+)
 
 // RuleFingerprint returns the fingerprint in a rule's user data, 0 if there is none.
 func RuleFingerprint(data []byte) uint64 {
@@ -98,17 +89,8 @@ func RuleFingerprint(data []byte) uint64 {
 	return 0
 }
 
-// fingerprints are those that the chain's rules have once the kernel holds them.
-func fingerprints(f Family, c *Chain) (out []uint64) {
-	for i := range c.Rules {
-		_, data, err := c.Rules[i].Encode(f)
-		if err != nil {
-			data = nil // the commit reports it
-		}
-		out = append(out, RuleFingerprint(data))
-	}
-	return out
-}
+// RuleData returns the chain's Data in a rule's user data.
+func RuleData(data []byte) string { return string(userdata.Get(data, chainData)) }
 
 // maxComment is the longest comment that nft loads (NFTNL_UDATA_COMMENT_MAXLEN).
 const maxComment = 128

@@ -4,7 +4,6 @@
 package nft
 
 // Internals for the tests of package nft_test, which import nft/kernel.
-const ViewsAtOnce = viewsAtOnce
 
 var (
 	WantedElements = wantedElements
@@ -15,6 +14,4 @@ var (
 	AppendFrontend = appendFrontend
 	AddrKey        = addrKey
 	AllPolicies    = policies
-	Ranged         = SetID.ranged
-	StickyDrawsOf  = (*Snapshot).draws
 )

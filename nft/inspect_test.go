@@ -42,7 +42,7 @@ func TestSnapshotTellsConfigAndDifferences(t *testing.T) {
 	n := newNamespace(t)
 	k := n.open(t)
 	for _, f := range Families() {
-		if d := snapshot(t, k, f).Differences(Config{}); len(d) != 1 {
+		if d := snapshot(t, k, f).Differences(Config{}, nil); len(d) != 1 {
 			t.Errorf("%s: without a table: %q", f, d)
 		}
 		for _, cfg := range variants() {
@@ -52,7 +52,7 @@ func TestSnapshotTellsConfigAndDifferences(t *testing.T) {
 			if got := s.Config(); got != cfg {
 				t.Errorf("%s: config %+v, want %+v", f, got, cfg)
 			}
-			if d := s.Differences(cfg); len(d) != 0 {
+			if d := s.Differences(cfg, nil); len(d) != 0 {
 				t.Errorf("%s: %+v: %q", f, cfg, d)
 			}
 		}
@@ -71,19 +71,20 @@ func TestDifferencesNameWhatDiffers(t *testing.T) {
 	k := n.open(t)
 	cfg := Config{MasqueradeBit: 14, Pods: PodMatch{CIDRs: true}}
 	for _, c := range []struct{ command, want string }{
-		{"insert rule ip nftproxy services drop", "chain services has 4 rules, not 3"},
-		{"flush chain ip nftproxy run", "chain run has 0 rules, not 2"},
+		{"insert rule ip nftproxy services drop", "chain services: rule 1 is not of this configuration"},
+		{"flush chain ip nftproxy run", "chain run: rule 1 is missing (a policy, which puts a program in its place); rule 2 is missing (what ends in DNAT)"},
 		{"add chain ip nftproxy strange", "chain strange is not of this version"},
 		{"add set ip nftproxy odd { type ipv4_addr; }", "set odd is not of this version"},
 		{"delete element ip nftproxy programs { 100:3 }", "program cluster-3 is missing in map programs"},
-		{"flush chain ip nftproxy affinity-1", "chain affinity-1 has 0 rules, not 8"},
+		{"delete element ip nftproxy programs { 100:3 }; add element ip nftproxy programs { 100:3 : goto refuse }", `program cluster-3 is "goto refuse", not "goto cluster-3"`},
 	} {
 		program(t, k, IPv4, cfg, sample(IPv4), sampleNode(IPv4))
-		if d := snapshot(t, k, IPv4).Differences(cfg); len(d) != 0 {
+		if d := snapshot(t, k, IPv4).Differences(cfg, nil); len(d) != 0 {
 			t.Fatalf("before %q: %q", c.command, d)
 		}
 		n.nft(t, c.command+"\n", "-f", "-")
-		if d := snapshot(t, k, IPv4).Differences(cfg); !slices.Contains(d, c.want) {
+		d := snapshot(t, k, IPv4).Differences(cfg, nil)
+		if !slices.ContainsFunc(d, func(d Difference) bool { return d.String() == c.want }) {
 			t.Errorf("after %q: %q, want %q", c.command, d, c.want)
 		}
 	}
@@ -119,6 +120,10 @@ func encode(s *Service, e Element, d Decoded) Element {
 		front.Kind = NodePort
 	}
 	out := Element{Set: e.Set, Key: string(AppendFrontend(nil, d.Proto, front)), Comment: e.Comment}
+	if e.Set.Group() == Allowed {
+		out.Key += AddrKey(d.Range.From)
+		return out
+	}
 	switch e.Set {
 	case Endpoints, NodePortEndpoints, EndpointsByID, NodePortEndpointsByID:
 		out.Key += string(AppendClassID(nil, d.Slot))
@@ -134,8 +139,6 @@ func encode(s *Service, e Element, d Decoded) Element {
 		out.Key = AddrKey(d.Addr)
 	case Hairpin:
 		out.Key = AddrKey(d.Addr) + AddrKey(d.Range.To) + string(AppendPort(AppendProto(nil, d.Proto), d.Port))
-	case Allowed:
-		out.Key, out.End = out.Key+AddrKey(d.Range.From), out.Key+AddrKey(d.Range.To)
 	case Services, NodePorts, ClusterPrograms, LocalPrograms, NodePortClusterPrograms, NodePortLocalPrograms:
 		out.Data = string(AppendClassID(nil, uint32(d.Program)))
 	}

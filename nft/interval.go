@@ -12,6 +12,47 @@ import (
 // IntervalEnd is the datum of an element that ends an interval, while a set is being read.
 const IntervalEnd = "end"
 
+// MergePrefixes returns the fewest prefixes that cover the same addresses, in order.
+func MergePrefixes(prefixes []netip.Prefix) (out []netip.Prefix) {
+	for _, r := range MergeRanges(prefixes) {
+		out = append(out, r.Prefixes()...)
+	}
+	return out
+}
+
+// MergeRanges returns the ranges that cover the same addresses as the prefixes, disjoint, none next to
+// another, in order: interval sets refuse what overlaps.
+func MergeRanges(prefixes []netip.Prefix) []Range {
+	var out []Range
+	sorted := slices.Clone(prefixes)
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Masked().Addr().Compare(b.Masked().Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	for _, p := range sorted {
+		r := Range{From: p.Masked().Addr(), To: lastAddr(p)}
+		if n := len(out); n > 0 && out[n-1].To.BitLen() == r.From.BitLen() {
+			if next := out[n-1].To.Next(); !next.IsValid() || r.From.Compare(next) <= 0 {
+				if out[n-1].To.Less(r.To) {
+					out[n-1].To = r.To
+				}
+				continue
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// lastAddr is the highest address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 1 << (7 - i%8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
 // RangeElements returns the elements of a plain interval set that cover the prefixes of the family. The end
 // of a range is the first address behind it; a range that ends with the last address of all has none.
 func RangeElements(set SetID, f Family, prefixes []netip.Prefix) []Element {

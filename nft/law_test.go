@@ -69,7 +69,7 @@ func randomService(r *rand.Rand, f Family, i int) *Service {
 	if r.IntN(2) == 0 {
 		fe := Frontend{Kind: External, Addr: endpointAt(f, 2000+i).Addr(), Port: 80, Local: r.IntN(2) == 0, Restricted: r.IntN(2) == 0}
 		if fe.Restricted && r.IntN(4) > 0 {
-			fe.Sources = MergeRanges([]netip.Prefix{netip.PrefixFrom(endpointAt(f, 3000+r.IntN(9)).Addr(), 30)})
+			fe.Sources = MergePrefixes([]netip.Prefix{netip.PrefixFrom(endpointAt(f, 3000+r.IntN(9)).Addr(), 30)})
 		}
 		s.Frontends = append(s.Frontends, fe)
 	}
@@ -303,6 +303,14 @@ func TestEndpointIDs(t *testing.T) {
 	for i, id := range endpointIDs(ClusterView, shuffled) {
 		if id != want[order[i]] {
 			t.Fatalf("id of %s depends on its slot", shuffled[i])
+		}
+	}
+}
+
+func TestRangedIsDeclared(t *testing.T) {
+	for _, id := range append(Sets(), AllowedSources(24)) {
+		if id.ranged() != id.IsInterval() {
+			t.Errorf("%s: ranged %v, declared %v", id, id.ranged(), id.IsInterval())
 		}
 	}
 }

@@ -47,12 +47,12 @@ func TestManyStickyServices(t *testing.T) {
 	const n = 1400
 	programCrowd(t, k, crowd(n, 96, time.Hour), nil)
 	c := read(t, k, IPv4)
-	if len(c.Programs) != n || len(c.Policies) != len(AllPolicies()) {
-		t.Errorf("%d programs and %d policies, want %d and %d", len(c.Programs), len(c.Policies), n, len(AllPolicies()))
+	if want := n + 1 + len(AllPolicies()); len(c.Verdicts) != want { // and the draw of one endpoint
+		t.Errorf("%d verdicts, want %d", len(c.Verdicts), want)
 	}
 	programCrowd(t, k, nil, nil)
-	if c := read(t, k, IPv4); len(c.Programs) != 0 || len(c.Elements) != 0 {
-		t.Errorf("left behind: %d programs, %d elements", len(c.Programs), len(c.Elements))
+	if c := read(t, k, IPv4); len(c.Verdicts) != 1+len(AllPolicies()) || len(c.Elements) != 0 {
+		t.Errorf("left behind: %d verdicts, %d elements", len(c.Verdicts), len(c.Elements))
 	}
 }
 
@@ -77,7 +77,7 @@ func TestStageKeepsRangesTogether(t *testing.T) {
 			prefixes = append(prefixes, netip.MustParsePrefix(s))
 		}
 		lb := &Service{Name: "default/lb:http", Proto: TCP, Served: true, Cluster: []netip.AddrPort{netip.MustParseAddrPort("10.244.0.1:80")},
-			Frontends: []Frontend{{Kind: External, Addr: netip.MustParseAddr("203.0.113.1"), Port: 80, Restricted: true, Sources: MergeRanges(prefixes)}}}
+			Frontends: []Frontend{{Kind: External, Addr: netip.MustParseAddr("203.0.113.1"), Port: 80, Restricted: true, Sources: MergePrefixes(prefixes)}}}
 		return append(crowd(ChunkSize, x, 0), lb)
 	}
 	pods := func(p string) []Element { return RangeElements(Pods, IPv4, []netip.Prefix{netip.MustParsePrefix(p)}) }
@@ -95,11 +95,6 @@ func TestStageKeepsRangesTogether(t *testing.T) {
 			t.Fatalf("kernel differs: %d deleted, %d added", len(d.Delete), len(d.Add))
 		}
 	}
-	for _, id := range Sets() {
-		if Ranged(id) != id.IsInterval() {
-			t.Errorf("%s: ranged %v, declared %v", id, Ranged(id), id.IsInterval())
-		}
-	}
 }
 
 // Nothing but flags can switch a table off, and a chain make it deadly.
@@ -114,7 +109,7 @@ func TestDormantTableAndDroppingChainAreRepaired(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := s.Differences(Config{}); len(d) != 2 {
+		if d := s.Differences(Config{}, nil); len(d) != 2 {
 			t.Errorf("%s: differences %v", f, d)
 		}
 		if _, b := program(t, k, f, Config{}, sample(f), nil); b != 2 {

@@ -7,49 +7,61 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 )
 
-// ChunkSize is how many elements one transaction changes at most where the change can be split. The kernel takes
-// some 2 to 3 microseconds for each (measured: 135 ms for 50,000), so that the nfnetlink lock, for which
-// other programs on the node wait, is held for about 5 ms, and on a busy node still for less than 20. Smaller ones would
-// take no longer in all (measured down to 1,024).
+// ChunkSize is how many elements one transaction changes at most where the change can be split. The kernel takes some 2 to 3
+// microseconds for each (measured: 135 ms for 50,000), so that the nfnetlink lock, for which other programs on the node
+// wait, is held for about 5 ms, and on a busy node still for less than 20. Smaller ones would take no longer in all
+// (measured down to 1,024).
 const ChunkSize = 2048
 
-// Reconcile returns the transactions that make the table what it is to be, whatever c, its content, is. When
-// nothing is to be changed there are none. want are all Services of the family, with their slots and affinity
-// numbers assigned (see Memory and Number); node are the elements of the sets that belong to no Service.
-// What t knows is true once all of the transactions are committed.
+// Reconcile returns the transactions that make the table what it is to be, whatever its content c is, none if nothing is
+// to be changed. want are all Services of the family, with their slots (see Memory) and affinity numbers assigned; node
+// are the elements of the sets that belong to no Service. It may only be called once, after NewTable.
 //
-// They are in an order that is safe after each of them: what is referred to comes before what refers to it,
-// and goes after it.
+// The order is safe after each transaction: what is referred to comes before what refers to it, and goes after it. If the
+// kernel refuses one without naming an element of a Service, set c.Replace of a newly read content: then one transaction
+// replaces the whole table.
 func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Element) []*Batch {
-	defer t.settle()
-	if c.Exists && c.incompatible() {
-		// A version with other sets made the table. It is replaced in one transaction, without a gap.
-		b := &Batch{}
-		b.DeleteTable(c.Family, TableName)
-		none := &Content{Family: c.Family}
-		t.build(b, none, cfg, want)
-		t.buildAffinities(b, none, want, true)
-		b.Change(c.Family, Change{Add: t.wantedElements(want, node)})
-		return []*Batch{b}
+	first, have := &Batch{}, c
+	replace := c.Exists && (c.Replace || c.incompatible())
+	if replace {
+		first.DeleteTable(c.Family, TableName)
+		have = NewContent(c.Family)
 	}
-	first := &Batch{}
-	t.build(first, c, cfg, want)
-	draws, change := splitDraws(DiffElements(c.Elements, t.wantedElements(want, node)))
-	batches := append([]*Batch{first}, stageBatches(c.Family, draws)...)
+	if !have.Exists {
+		first.AddTable(c.Family)
+	}
+	t.parts = have.present()
+	for _, s := range want {
+		t.parts.need(s)
+	}
+	t.settle()
+	l := t.parts.layout(t.Family, cfg)
+	first.mend(l, have.lacking(l))
+	draws, change := splitDraws(DiffElements(have.Elements, t.wantedElements(want, node)))
+	batches := append([]*Batch{first}, stageBatches(t.Family, draws)...)
 	last := batches[len(batches)-1]
-	batches = append(batches[:len(batches)-1], t.buildAffinities(last, c, want, false)...)
-	batches = append(batches, stageBatches(c.Family, change)...)
-	batches = append(batches, t.removeForeign(c, cfg)...)
+	var views []Affinity
+	for _, id := range slices.Sorted(maps.Keys(t.parts.affinities)) {
+		views = append(views, t.parts.affinities[id])
+		l.addAffinity(t.parts.affinities[id])
+	}
+	batches = append(batches[:len(batches)-1], makeViews(last, have, views, len(have.Sets))...)
+	batches = append(batches, stageBatches(t.Family, change)...)
+	if replace {
+		for _, b := range batches[1:] {
+			first.Append(b)
+		}
+		return []*Batch{first}
+	}
+	batches = append(batches, removal(t.Family, have.unknown(l))...)
 	if c.Dormant { // last, and on its own: the kernel refuses to add base chains beside that
 		wake := &Batch{}
 		wake.AddTable(c.Family)
 		batches = append(batches, wake)
 	}
-	return slices.DeleteFunc(batches, (*Batch).Empty)
+	return nonEmpty(batches)
 }
 
 // stageBatches makes a transaction of each stage of a change.
@@ -67,7 +79,7 @@ func (t *Table) settle() {
 	clear(t.numbers)
 	clear(t.taken)
 	t.free = 0
-	for id, a := range t.affinities {
+	for id, a := range t.parts.affinities {
 		t.numbers[a.Owner], t.taken[id] = id, true
 	}
 }
@@ -79,10 +91,10 @@ func wantedElements(want []*Service, node []Element) []Element {
 
 // wantedElements returns the same, and counts.
 func (t *Table) wantedElements(want []*Service, node []Element) []Element {
-	t.shared, t.counts = Counter{}, [numSets]int{}
+	t.shared, t.counts, t.node = Counter{}, [256]int{}, node
 	n := len(node)
 	for _, s := range want {
-		n += s.size()
+		n += s.Size()
 	}
 	out, text := append(make([]Element, 0, n), node...), &texts{}
 	for _, s := range want {
@@ -94,227 +106,81 @@ func (t *Table) wantedElements(want []*Service, node []Element) []Element {
 			}
 		}
 	}
-	for i := range out {
-		t.counts[out[i].Set]++
+	t.count(Change{Add: out}, 1)
+	return out
+}
+
+// objectsAtOnce is how many chains or sets one transaction removes at most, at some 10 microseconds each.
+const objectsAtOnce = 512
+
+// removal returns the transactions that delete chains, sets and programs for which this version has no use: first what refers
+// to chains, maps of verdicts included, then, in other transactions, the chains (see Table.release).
+func removal(f Family, unknown []Difference) (out []*Batch) {
+	var verdicts Change
+	var flush, sets, chains []Op
+	for _, d := range unknown {
+		switch d.Object {
+		case ObjectProgram:
+			verdicts.Delete = append(verdicts.Delete, d.key.element())
+		case ObjectChain:
+			flush = append(flush, Op{Kind: FlushChain, Family: f, Name: d.Name})
+			chains = append(chains, Op{Kind: DeleteChain, Family: f, Name: d.Name})
+		case ObjectSet:
+			sets = append(sets, Op{Kind: DeleteSet, Family: f, Name: d.Name})
+		}
+	}
+	if len(verdicts.Delete)+len(flush)+len(sets) <= objectsAtOnce {
+		b := &Batch{}
+		b.Change(f, verdicts)
+		for _, op := range slices.Concat(flush, sets) {
+			b.Add(op)
+		}
+		out, flush, sets = append(out, b), nil, nil
+	} else {
+		out = stageBatches(f, verdicts)
+	}
+	for _, list := range [][]Op{flush, sets, chains} {
+		for part := range slices.Chunk(list, objectsAtOnce) {
+			b := &Batch{}
+			for _, op := range part {
+				b.Add(op)
+			}
+			out = append(out, b)
+		}
 	}
 	return out
 }
 
-// Tally returns, after Reconcile, how many Services want each element of the shared sets, and how many elements each set
-// is to have.
-func (t *Table) Tally() (Counter, map[SetID]int) {
-	counts := make(map[SetID]int, len(t.counts))
-	for id, n := range t.counts {
-		counts[SetID(id)] = n
+// splitDraws separates those draws of sticky views from a change that are new or different: the rules of the view need them.
+func splitDraws(c Change) (draws, rest Change) {
+	coming := map[string]bool{}
+	for i := range c.Add {
+		if c.Add[i].Set == StickyDraws {
+			coming[c.Add[i].Key] = true
+		}
 	}
-	return t.shared, counts
-}
-
-// size is about how many elements a Service has: seldom more, and hardly less.
-func (s *Service) size() int {
-	n := len(s.Hairpin)
-	for i := range s.Frontends {
-		f := &s.Frontends[i]
-		n += 3 + len(f.Sources)
-		for _, v := range f.views() {
-			if n += len(s.endpoints(v)); s.Affinity != 0 {
-				n += len(s.endpoints(v))
+	if len(coming) == 0 {
+		return Change{}, c
+	}
+	split := func(list []Element) (early, late []Element) {
+		for _, e := range list {
+			if e.Set == StickyDraws && coming[e.Key] {
+				early = append(early, e)
+			} else {
+				late = append(late, e)
 			}
 		}
+		return early, late
 	}
-	return n
+	draws.Delete, rest.Delete = split(c.Delete)
+	draws.Add, rest.Add = split(c.Add)
+	return draws, rest
 }
 
-// incompatible tells whether a set of ours is declared in another way than this version does. A set cannot
-// be redeclared while rules refer to it.
-func (c *Content) incompatible() bool {
-	for _, spec := range staticSets() {
-		if s, ok := c.Sets[spec.name]; ok && !s.matches(c.Family, &spec) {
-			return true
-		}
-	}
-	clients := affinitySpec(Affinity{})
-	for name, s := range c.Sets {
-		if IsAffinityMap(name) && !s.matches(c.Family, &clients) {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *SetContent) matches(f Family, spec *setSpec) bool {
-	keyType, keyLen := concat(f, spec.key)
-	// nft before 1.1 declares only concatenations of intervals as such.
-	if s.Flags&^nftSetConcat != spec.flags()&^nftSetConcat || s.KeyType != keyType || s.KeyLen != keyLen {
-		return false
-	}
-	if !spec.isMap() {
-		return true
-	}
-	dataType, dataLen := concat(f, spec.data)
-	return s.DataType == dataType && (spec.data[0] == fieldVerdict || s.DataLen == dataLen)
-}
-
-// staticSets are the named sets and maps.
-func staticSets() []setSpec {
-	specs := setSpecs()
-	return specs[:]
-}
-
-// build adds to a batch all that is missing of table, sets, chains and rules, and what the Services require but for the
-// chains of sticky views.
-func (t *Table) build(b *Batch, c *Content, cfg Config, want []*Service) {
-	if !c.Exists {
-		b.AddTable(t.Family)
-	}
-	for _, spec := range staticSets() {
-		if _, ok := c.Sets[spec.name]; !ok {
-			b.addSet(t.Family, &spec)
-		}
-	}
-	skeleton := Skeleton(t.Family, cfg)
-	balancers := wantedBalancers(c, want)
-	chains := skeleton
-	for _, p := range balancers {
-		chains = append(chains, BalancerChain(t.Family, p))
-		t.balancers[p] = true
-	}
-	draws := wantedDraws(c, want)
-	for _, p := range draws {
-		chains = append(chains, DrawChain(t.Family, p))
-		t.draws[p] = true
-	}
-	b.fixChains(c, chains)
-	b.dispatchTo(t.Family, Policies, missing(policies(), c.Policies), false)
-	b.dispatchTo(t.Family, Programs, missing(balancers, c.Programs), false)
-	b.dispatchTo(t.Family, Draws, missing(draws, c.Draws), false)
-}
-
-// wantedBalancers are those that the Services need and those that are there: these may be needed again, and to
-// remove them would cost more than to keep them.
-func wantedBalancers(c *Content, want []*Service) []Program {
-	set := map[Program]bool{}
-	for p := range c.Programs {
-		if _, ok := c.Chains[p.Chain()]; ok && p.Kind().isBalancer() {
-			set[p] = true
-		}
-	}
-	for _, s := range want {
-		for _, p := range s.Balancers() {
-			set[p] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(set))
-}
-
-func missing(want []Program, have map[Program]bool) []Program {
-	return slices.DeleteFunc(slices.Clone(want), func(p Program) bool { return have[p] })
-}
-
-// fixChains adds the chains that are missing and rewrites those whose hook or rules are not as they should be.
-func (b *Batch) fixChains(c *Content, chains []Chain) {
-	var rewrite []int
-	for i := range chains {
-		have, ok := c.Chains[chains[i].Name]
-		prints := fingerprints(c.Family, &chains[i])
-		if have.Dropping && sameHook(have.Hook, chains[i].Hook) {
-			b.addChain(c.Family, &chains[i]) // which sets the policy of one that is there
-		}
-		switch {
-		case !ok:
-			b.addChain(c.Family, &chains[i])
-			rewrite = append(rewrite, i)
-		case !sameHook(have.Hook, chains[i].Hook):
-			b.flushChain(c.Family, chains[i].Name)
-			b.deleteChain(c.Family, chains[i].Name)
-			b.addChain(c.Family, &chains[i])
-			rewrite = append(rewrite, i)
-		case !slices.Equal(have.Rules, prints):
-			b.flushChain(c.Family, chains[i].Name)
-			rewrite = append(rewrite, i)
-		}
-	}
-	for _, i := range rewrite {
-		b.addRules(c.Family, &chains[i])
-	}
-}
-
-func sameHook(a, b *Hook) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
-}
-
-// removeForeign deletes chains and sets of our table that this version has no use for: first what refers to
-// chains, maps of verdicts included, then, in another transaction, the chains (see Table.Release).
-func (t *Table) removeForeign(c *Content, cfg Config) []*Batch {
-	known := map[string]bool{}
-	for _, ch := range Skeleton(t.Family, cfg) {
-		known[ch.Name] = true
-	}
-	for p := range t.balancers {
-		known[p.Chain()] = true
-	}
-	for p := range t.draws {
-		known[p.Chain()] = true
-	}
-	for _, a := range t.affinities {
-		known[AffinityMap(a.ID)] = true
-		for _, p := range a.programs() {
-			known[p.Chain()] = true
-		}
-	}
-	for _, s := range staticSets() {
-		known[s.name] = true
-	}
-	unmap, remove := &Batch{}, &Batch{}
-	stale := func(p Program, _ bool) bool { return !known[p.Chain()] }
-	staleProgram := func(p Program, _ bool) bool { return !known[p.Chain()] || p.Kind().IsPolicy() } // policies of before
-	unmap.dispatchTo(t.Family, Programs, filterKeys(c.Programs, staleProgram), true)
-	unmap.dispatchTo(t.Family, Draws, filterKeys(c.Draws, stale), true)
-	chains := slices.DeleteFunc(slices.Sorted(maps.Keys(c.Chains)), func(n string) bool { return known[n] })
-	for _, name := range chains {
-		unmap.flushChain(t.Family, name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.Sets)) {
-		if !known[name] && !strings.HasPrefix(name, "__") { // anonymous sets go with their rules
-			unmap.deleteSet(t.Family, name)
-		}
-	}
-	for _, name := range chains {
-		remove.deleteChain(t.Family, name)
-	}
-	return []*Batch{unmap, remove}
-}
-
-func filterKeys(m map[Program]bool, keep func(Program, bool) bool) []Program {
-	var out []Program
-	for p, v := range m {
-		if keep(p, v) {
-			out = append(out, p)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-// affinityNumbers returns the numbers of the client maps that a table holds, by their owner.
-func (c *Content) affinityNumbers() map[string]uint32 {
-	out := map[string]uint32{}
-	for name, s := range c.Sets {
-		digits, ok := strings.CutPrefix(name, "affinity-")
-		if id, err := strconv.ParseUint(digits, 10, 24); ok && err == nil && s.Comment != "" {
-			out[s.Comment] = uint32(id)
-		}
-	}
-	return out
-}
-
-// Stage splits a change into parts of at most limit elements that are safe one after the other. A change that
-// fits is one part. Otherwise endpoints come before the programs that lead to them and go after them, and an
-// element whose datum changes is deleted and added in one part. So are all ranges of one VIP, or of one plain set:
-// the kernel refuses a range that overlaps with one that is to go later.
+// Stage splits a change into parts of at most limit elements that are safe one after the other. A change that fits is one
+// part. Otherwise endpoints come before the programs that lead to them and go after them, and an element whose datum changes
+// is deleted and added in one part. So are all ranges of one interval set: the kernel refuses a range that overlaps with one
+// that goes later.
 func Stage(c Change, limit int) []Change {
 	if c.Len() == 0 {
 		return nil
@@ -366,7 +232,7 @@ func Stage(c Change, limit int) []Change {
 	return append(parts, part)
 }
 
-// stageAdditions is Stage where nothing goes, so that nothing has to come together with it: the first start of a node.
+// stageAdditions is Stage where nothing is deleted: the first start of a node.
 func stageAdditions(add []Element, limit int) (parts []Change) {
 	sorted := make([]Element, 0, len(add))
 	for rank := range ranks {
@@ -382,40 +248,34 @@ func stageAdditions(add []Element, limit int) (parts []Change) {
 	return parts
 }
 
-// place is what elements have in common that must go and come in one transaction: the key or, where keys are ranges,
-// what is before the address in it.
+// place is what elements have in common that have to be deleted and added in one transaction: the key, or the whole set where
+// keys are ranges.
 func (e Element) place() Element {
-	p := Element{Set: e.Set, Key: e.Key, End: e.End}
-	switch {
-	case !e.Set.ranged():
-	case e.Set == Allowed:
-		n := IPv4.AddrLen() // of the source, behind VIP, protocol and port
-		if len(e.Key) > 4*n {
-			n = IPv6.AddrLen()
-		}
-		p.Key, p.End = e.Key[:len(e.Key)-n], ""
-	default:
-		p.Key, p.End = "", ""
+	if e.Set.ranged() {
+		return Element{Set: e.Set}
 	}
-	return p
+	return Element{Set: e.Set, Key: e.Key}
 }
 
-// ranged is IsInterval without a look at the declarations, for what is asked of each element.
-func (id SetID) ranged() bool { return id == Allowed || id == Pods || id == ServiceCIDRs }
+// ranged is IsInterval without the declaration, for what is called for each element.
+func (id SetID) ranged() bool { return id == Pods || id == ServiceCIDRs }
 
-// rank orders sets by who refers to whom: endpoints, then the programs that lead to them, then what leads to
-// programs, and last what refuses or masquerades.
+// rank orders sets by who refers to whom. What drops packets of addresses that are not programmed yet comes first, so that
+// conntrack never confirms such a connection without a translation; then endpoints, then the programs that lead to them,
+// then what leads to programs.
 func (id SetID) rank() int {
-	switch id {
-	case Endpoints, NodePortEndpoints, EndpointIDs, NodePortEndpointIDs, EndpointsByID, NodePortEndpointsByID, StickyDraws, Pods, Hairpin, Allowed:
+	switch id.Group() {
+	case ServiceCIDRs, ClusterIPs, RejectServices, DropServices, RejectNodePorts, DropNodePorts:
 		return 0
-	case ClusterPrograms, LocalPrograms, NodePortClusterPrograms, NodePortLocalPrograms, Restricted, NodePortAddresses:
+	case Endpoints, NodePortEndpoints, EndpointIDs, NodePortEndpointIDs, EndpointsByID, NodePortEndpointsByID, StickyDraws, Pods, Hairpin, Allowed:
 		return 1
-	case Services, NodePorts:
+	case ClusterPrograms, LocalPrograms, NodePortClusterPrograms, NodePortLocalPrograms, Restricted, NodePortAddresses:
 		return 2
+	case Services, NodePorts:
+		return 3
 	}
 	return ranks - 1
 }
 
-// ranks is how many there are.
-const ranks = 4
+// ranks is the number of ranks.
+const ranks = 5

@@ -157,6 +157,16 @@ func mask(m, x uint32) expr.Any {
 	return &expr.Bitwise{SourceRegister: reg0, DestRegister: reg0, Len: 4, Mask: native(m), Xor: native(x)}
 }
 
+// maskAt keeps the first bits of the address in a register.
+func (l lang) maskAt(reg uint32, bits int) expr.Any {
+	n := l.f.AddrLen()
+	m := make([]byte, n)
+	for i := range bits {
+		m[i/8] |= 0x80 >> (i % 8)
+	}
+	return &expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: uint32(n), Mask: m, Xor: make([]byte, n)}
+}
+
 // Bits of enum ip_conntrack_status and of nft's ct state.
 const (
 	ctStatusDNAT = 1 << 5

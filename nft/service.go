@@ -53,9 +53,9 @@ type Frontend struct {
 	// Local restricts a ClusterIP (internalTrafficPolicy) or the traffic from outside to the others
 	// (externalTrafficPolicy) to endpoints on this node.
 	Local bool
-	// Restricted admits only Sources, which then must be disjoint.
+	// Restricted admits only Sources, which then must be masked and distinct.
 	Restricted bool
-	Sources    []Range
+	Sources    []netip.Prefix
 	// Steered leaves what processes of the node send to a ClusterIP to another balancer; HostEndpoint, if it is valid, is
 	// where they are led instead of an endpoint of the view. Both take effect with Beyond.Steering, and not both at once.
 	Steered      bool

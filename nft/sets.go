@@ -3,6 +3,14 @@
 
 package nft
 
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
 // SetID names a set or map whose elements follow the Services and the node.
 type SetID uint8
 
@@ -33,9 +41,8 @@ const (
 	DropServices
 	RejectNodePorts
 	DropNodePorts
-	// Restricted are VIPs with source ranges, Allowed the ranges.
+	// Restricted are VIPs with source ranges; for the ranges see AllowedSources.
 	Restricted
-	Allowed
 	// Hairpin are pairs of a local endpoint with itself.
 	Hairpin
 	// NodePortAddresses are the node's addresses that take NodePorts.
@@ -61,7 +68,19 @@ const (
 	Programs // to go to: all that end in DNAT
 	Draws    // to go to, for sticky chains, which are in Programs: the kernel refuses a cycle (EMLINK)
 	numSets
+	// Allowed stands for the sets of source ranges together.
+	Allowed = numSets
 )
+
+// AllowedSources is the set of the source ranges of one prefix length: VIP and masked source. A set of intervals for all would
+// cost the square of its size to empty. There are at most 33 of them in IPv4 and 129 in IPv6, made when first needed.
+func AllowedSources(bits int) SetID { return Allowed + 1 + SetID(bits) }
+
+// sourceBits is the prefix length of a set of source ranges.
+func (id SetID) sourceBits() int { return int(id - Allowed - 1) }
+
+// Group is the set itself, or Allowed for a set of source ranges.
+func (id SetID) Group() SetID { return min(id, Allowed) }
 
 // field is one component of a concatenated key or datum.
 type field uint8
@@ -88,80 +107,135 @@ type setSpec struct {
 
 func (s *setSpec) isMap() bool { return len(s.data) > 0 }
 
-// setSpecs are the named sets and maps in the order of their SetIDs. Their number is a constant: law 1.
-func setSpecs() [numSets]setSpec {
+// spec is the declaration of a named set or map. The number of them is a constant: law 1.
+func (id SetID) spec() setSpec {
 	var (
 		vip      = []field{fieldAddr, fieldProto, fieldPort}
-		port     = []field{fieldProto, fieldPort}
+		port     = vip[1:]
 		vipSlot  = []field{fieldAddr, fieldProto, fieldPort, fieldClassID}
-		portSlot = []field{fieldProto, fieldPort, fieldClassID}
+		portSlot = vipSlot[1:]
 		endpoint = []field{fieldAddr, fieldPort}
-		program  = []field{fieldClassID}
-		addr     = []field{fieldAddr}
+		program  = vipSlot[3:]
+		addr     = vip[:1]
 		verdict  = []field{fieldVerdict}
 	)
-	return [numSets]setSpec{
-		Services:                {name: "services", key: vip, data: program, comment: "VIP to program"},
-		NodePorts:               {name: "nodeports", key: port, data: program, comment: "NodePort to policy"},
-		ClusterPrograms:         {name: "cluster-programs", key: vip, data: program, comment: "external VIP to the balancer of all endpoints"},
-		LocalPrograms:           {name: "local-programs", key: vip, data: program, comment: "external VIP to the balancer of local endpoints"},
-		NodePortClusterPrograms: {name: "nodeport-cluster-programs", key: port, data: program},
-		NodePortLocalPrograms:   {name: "nodeport-local-programs", key: port, data: program},
-		Endpoints:               {name: "endpoints", key: vipSlot, data: endpoint, comment: "VIP and slot to endpoint"},
-		NodePortEndpoints:       {name: "nodeport-endpoints", key: portSlot, data: endpoint, comment: "NodePort and slot to endpoint"},
-		EndpointIDs:             {name: "endpoint-ids", key: vipSlot, data: program, comment: "sticky VIP and slot to endpoint id"},
-		NodePortEndpointIDs:     {name: "nodeport-endpoint-ids", key: portSlot, data: program},
-		EndpointsByID:           {name: "endpoints-by-id", key: vipSlot, data: endpoint, comment: "sticky VIP and endpoint id to endpoint"},
-		NodePortEndpointsByID:   {name: "nodeport-endpoints-by-id", key: portSlot, data: endpoint},
-		ClusterIPs:              {name: "cluster-ips", key: addr},
-		RejectServices:          {name: "reject-services", key: vip, comment: "no endpoint anywhere"},
-		DropServices:            {name: "drop-services", key: vip, comment: "no endpoint on this node"},
-		RejectNodePorts:         {name: "reject-nodeports", key: port},
-		DropNodePorts:           {name: "drop-nodeports", key: port},
-		Restricted:              {name: "restricted", key: vip, comment: "VIPs with source ranges"},
-		Allowed:                 {name: "allowed", key: append(vip[:3:3], fieldAddr), interval: true, comment: "VIP and admitted sources"},
-		Hairpin:                 {name: "hairpin", key: append(addr[:1:1], vip...), comment: "local endpoints that reach themselves"},
-		NodePortAddresses:       {name: "nodeport-addresses", key: addr},
-		Pods:                    {name: "pods", key: addr, interval: true, comment: "where pods of this node send from"},
-		ServiceCIDRs:            {name: "service-cidrs", key: addr, interval: true},
-		Steered:                 {name: "steered", key: vip, comment: "left to the balancer behind the pod gateway"},
-		HostEndpoints:           {name: "host-endpoints", key: vip, data: endpoint, comment: "VIP to endpoint on the node itself"},
-		StickyDraws:             {name: "sticky-draws", key: program, data: program, comment: "sticky program to the draw of its endpoints"},
-		Connections:             {name: "connections", key: vip, counting: true, comment: "new connections to VIPs"},
-		NodePortConnections:     {name: "nodeport-connections", key: port, counting: true, comment: "new connections to NodePorts"},
-		Policies:                {name: "policies", key: program, data: verdict, comment: "policy to chain"},
-		Programs:                {name: "programs", key: program, data: verdict, comment: "program to chain"},
-		Draws:                   {name: "draws", key: program, data: verdict, comment: "draws of sticky views"},
+	switch id {
+	case Services:
+		return setSpec{name: "services", key: vip, data: program, comment: "VIP to program"}
+	case NodePorts:
+		return setSpec{name: "nodeports", key: port, data: program, comment: "NodePort to policy"}
+	case ClusterPrograms:
+		return setSpec{name: "cluster-programs", key: vip, data: program, comment: "external VIP to the balancer of all endpoints"}
+	case LocalPrograms:
+		return setSpec{name: "local-programs", key: vip, data: program, comment: "external VIP to the balancer of local endpoints"}
+	case NodePortClusterPrograms:
+		return setSpec{name: "nodeport-cluster-programs", key: port, data: program}
+	case NodePortLocalPrograms:
+		return setSpec{name: "nodeport-local-programs", key: port, data: program}
+	case Endpoints:
+		return setSpec{name: "endpoints", key: vipSlot, data: endpoint, comment: "VIP and slot to endpoint"}
+	case NodePortEndpoints:
+		return setSpec{name: "nodeport-endpoints", key: portSlot, data: endpoint, comment: "NodePort and slot to endpoint"}
+	case EndpointIDs:
+		return setSpec{name: "endpoint-ids", key: vipSlot, data: program, comment: "sticky VIP and slot to endpoint id"}
+	case NodePortEndpointIDs:
+		return setSpec{name: "nodeport-endpoint-ids", key: portSlot, data: program}
+	case EndpointsByID:
+		return setSpec{name: "endpoints-by-id", key: vipSlot, data: endpoint, comment: "sticky VIP and endpoint id to endpoint"}
+	case NodePortEndpointsByID:
+		return setSpec{name: "nodeport-endpoints-by-id", key: portSlot, data: endpoint}
+	case ClusterIPs:
+		return setSpec{name: "cluster-ips", key: addr}
+	case RejectServices:
+		return setSpec{name: "reject-services", key: vip, comment: "no endpoint anywhere"}
+	case DropServices:
+		return setSpec{name: "drop-services", key: vip, comment: "no endpoint on this node"}
+	case RejectNodePorts:
+		return setSpec{name: "reject-nodeports", key: port}
+	case DropNodePorts:
+		return setSpec{name: "drop-nodeports", key: port}
+	case Restricted:
+		return setSpec{name: "restricted", key: vip, comment: "VIPs with source ranges"}
+	case Hairpin:
+		return setSpec{name: "hairpin", key: []field{fieldAddr, fieldAddr, fieldProto, fieldPort}, comment: "local endpoints that reach themselves"}
+	case NodePortAddresses:
+		return setSpec{name: "nodeport-addresses", key: addr}
+	case Pods:
+		return setSpec{name: "pods", key: addr, interval: true, comment: "where pods of this node send from"}
+	case ServiceCIDRs:
+		return setSpec{name: "service-cidrs", key: addr, interval: true}
+	case Steered:
+		return setSpec{name: "steered", key: vip, comment: "left to the balancer behind the pod gateway"}
+	case HostEndpoints:
+		return setSpec{name: "host-endpoints", key: vip, data: endpoint, comment: "VIP to endpoint on the node itself"}
+	case StickyDraws:
+		return setSpec{name: "sticky-draws", key: program, data: program, comment: "sticky program to the draw of its endpoints"}
+	case Connections:
+		return setSpec{name: "connections", key: vip, counting: true, comment: "new connections to VIPs"}
+	case NodePortConnections:
+		return setSpec{name: "nodeport-connections", key: port, counting: true, comment: "new connections to NodePorts"}
+	case Policies:
+		return setSpec{name: "policies", key: program, data: verdict, comment: "policy to chain"}
+	case Programs:
+		return setSpec{name: "programs", key: program, data: verdict, comment: "program to chain"}
+	case Draws:
+		return setSpec{name: "draws", key: program, data: verdict, comment: "draws of sticky views"}
+	case Allowed: // not a set, but the group of the following
+		return setSpec{name: "allowed"}
 	}
+	source := []field{fieldAddr, fieldProto, fieldPort, fieldAddr}
+	return setSpec{name: fmt.Sprintf("allowed-%d", id.sourceBits()), key: source, comment: "VIP and admitted sources of one prefix length"}
 }
 
-// Sets lists all sets and maps except the verdict maps.
-func Sets() []SetID {
-	out := make([]SetID, Policies)
-	for i := range out {
-		out[i] = SetID(i)
+// Sets lists the sets and maps except the verdict maps, those of source ranges as Allowed.
+func Sets() (out []SetID) {
+	for id := range Policies {
+		out = append(out, id)
 	}
-	return out
+	return append(out, Allowed)
 }
 
 // shared tells sets in which several Services may want the same element.
 func (id SetID) shared() bool { return id == ClusterIPs || id == Hairpin }
 
-// commented tells sets whose elements carry the Service's name: the ones a reader looks at first. The
-// others go without, to save kernel memory.
-func (id SetID) commented() bool {
-	switch id {
-	case Services, NodePorts, RejectServices, DropServices, RejectNodePorts, DropNodePorts, Connections, NodePortConnections:
-		return true
+// String is the name that nft prints.
+func (id SetID) String() string { return id.spec().name }
+
+// ParseSet is the inverse of SetID.String for sets of a table.
+func ParseSet(name string) (SetID, bool) {
+	if digits, ok := strings.CutPrefix(name, "allowed-"); ok {
+		bits, err := strconv.Atoi(digits)
+		id := AllowedSources(min(max(bits, 0), 128))
+		return id, err == nil && id.String() == name
 	}
-	return false
+	for id := range numSets {
+		if id.spec().name == name {
+			return id, true
+		}
+	}
+	return 0, false
 }
 
-// concatenated tells sets whose key has several fields.
-func (id SetID) concatenated() bool { return len(setSpecs()[id].key) > 1 }
-
-// String is the name that nft prints.
-func (id SetID) String() string { return setSpecs()[id].name }
+// IsInterval reports whether the set's elements are ranges.
+func (id SetID) IsInterval() bool { return id.spec().interval }
 
 // IsVerdictMap reports whether the data of the map are verdicts.
 func (id SetID) IsVerdictMap() bool { return id >= Policies && id < numSets }
+
+// flags are the NFT_SET_* flags of a declaration.
+func (s *setSpec) flags() uint32 {
+	var flags uint32
+	if s.isMap() {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.interval {
+		flags |= unix.NFT_SET_INTERVAL
+	}
+	if s.dynamic {
+		flags |= unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT
+	}
+	if len(s.key) > 1 {
+		flags |= nftSetConcat
+	}
+	return flags
+}

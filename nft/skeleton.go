@@ -4,6 +4,8 @@
 package nft
 
 import (
+	"encoding/json"
+
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -11,30 +13,30 @@ import (
 // TableName is the name of our table in both families.
 const TableName = "nftproxy"
 
-// Config is what of the node's configuration the rules depend on. What changes while running (addresses,
-// ranges) is in sets instead.
+// Config is what of the node's configuration the rules depend on. What changes while running (addresses, ranges) is in sets
+// instead. The table stores it (see Content.Config), hence the short names in JSON.
 type Config struct {
 	// MasqueradeBit is the bit of the packet mark that asks for masquerade, 0 to 31.
-	MasqueradeBit uint8
+	MasqueradeBit uint8 `json:"b"`
 	// MasqueradeAll masquerades all traffic to ClusterIPs.
-	MasqueradeAll bool
+	MasqueradeAll bool `json:"a,omitzero"`
 	// Pods is how packets of pods on this node are told from others.
-	Pods PodMatch
+	Pods PodMatch `json:"p,omitzero"`
 	// NodePortAll takes NodePorts at every address of the node but loopback; otherwise at NodePortAddresses.
-	NodePortAll bool
+	NodePortAll bool `json:"n,omitzero"`
 	// Beyond is about a balancer behind a device.
-	Beyond Beyond
+	Beyond Beyond `json:"-"`
 	// Connections counts new connections, for Services that are Counted.
-	Connections bool
+	Connections bool `json:"c,omitzero"`
 }
 
 // PodMatch tells packets of this node's pods. With the zero value no packet is one.
 type PodMatch struct {
 	// CIDRs matches the source against the set Pods.
-	CIDRs bool
+	CIDRs bool `json:"c,omitzero"`
 	// Interface is the name of the input interface, or with Prefix how it begins.
-	Interface string
-	Prefix    bool
+	Interface string `json:"i,omitzero"`
+	Prefix    bool   `json:"p,omitzero"`
 }
 
 // Hook is where a base chain is attached.
@@ -49,6 +51,20 @@ type Chain struct {
 	Name  string
 	Hook  *Hook
 	Rules []Rule
+	// Data are parameters that the rules were made from, at most maxData bytes; the kernel stores them with the first rule.
+	Data string
+}
+
+// maxData bounds Chain.Data: a rule's user data have 256 bytes, of which a fingerprint takes 10 and a type and length 2.
+const maxData = 244
+
+// encodeData returns parameters as Chain.Data.
+func encodeData(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil || len(b) > maxData {
+		return "" // a reader then takes the table for one of another version
+	}
+	return string(b)
 }
 
 // Priorities of the hooks (uapi/linux/netfilter_ipv4.h).
@@ -58,13 +74,14 @@ const (
 	srcnat = 100  // NF_IP_PRI_NAT_SRC
 )
 
-// Skeleton returns the chains that every table has, callees before callers. It depends on nothing but its arguments.
-func Skeleton(f Family, c Config) []Chain {
+// Skeleton returns the chains that every table has, callees before callers, with rules for source ranges of some prefix
+// lengths. It depends on nothing but its arguments.
+func Skeleton(f Family, c Config, lengths []int) []Chain {
 	l := lang{f}
 	chains := []Chain{
-		{Name: "masquerade-mark", Rules: []Rule{{"", all(key([]load{meta(expr.MetaKeyMARK)}), one(
+		{Name: configChain, Data: encodeData(c), Rules: []Rule{{"", all(key([]load{meta(expr.MetaKeyMARK)}), one(
 			mask(^c.mark(), c.mark()), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}))}}},
-		{Name: "refuse", Rules: refuse(f)},
+		{Name: balancerChain, Data: c.Beyond.encode(), Rules: refuse(f)},
 	}
 	for _, k := range []Kind{KindAffinity, KindNodePortAffinity} {
 		chains = append(chains, l.stickyChains(k)...)
@@ -81,7 +98,7 @@ func Skeleton(f Family, c Config) []Chain {
 			{"what ends in DNAT", dispatch(Programs)},
 		}},
 		Chain{Name: "services", Rules: l.services(c)},
-		Chain{Name: "source-ranges", Rules: l.sourceRanges()},
+		l.sourceRanges(lengths),
 		Chain{Name: "unserved", Rules: l.unserved()},
 		Chain{Name: "unused", Rules: l.unused()},
 		Chain{Name: "unserved-nodeports", Rules: l.unservedNodePorts(c)},
@@ -108,18 +125,17 @@ func (l lang) baseChains(c Config) []Chain {
 	}
 	return []Chain{
 		// Source ranges come before DNAT because afterwards the VIP is gone.
-		{"filter-prerouting", &Hook{"filter", unix.NF_INET_PRE_ROUTING, dstnat - 10}, callNew("source-ranges")},
-		{"filter-output-early", &Hook{"filter", unix.NF_INET_LOCAL_OUT, dstnat - 10}, callNew("source-ranges")},
-		{"nat-prerouting", &Hook{"nat", unix.NF_INET_PRE_ROUTING, dstnat}, call("services")},
-		{"nat-output", &Hook{"nat", unix.NF_INET_LOCAL_OUT, dstnat}, append(l.natOutput(c.Beyond), call("services")...)},
+		{Name: "filter-prerouting", Hook: &Hook{"filter", unix.NF_INET_PRE_ROUTING, dstnat - 10}, Rules: callNew("source-ranges")},
+		{Name: "filter-output-early", Hook: &Hook{"filter", unix.NF_INET_LOCAL_OUT, dstnat - 10}, Rules: callNew("source-ranges")},
+		{Name: "nat-prerouting", Hook: &Hook{"nat", unix.NF_INET_PRE_ROUTING, dstnat}, Rules: call("services")},
+		{Name: "nat-output", Hook: &Hook{"nat", unix.NF_INET_LOCAL_OUT, dstnat}, Rules: append(l.natOutput(c.Beyond), call("services")...)},
 		// Packets are refused only here because reject is not legal in prerouting before Linux 5.9, and because
 		// what was translated then has another destination.
-		{"filter-input", &Hook{"filter", unix.NF_INET_LOCAL_IN, filter}, callNew("unserved", "unserved-nodeports")},
-		{"filter-forward", &Hook{"filter", unix.NF_INET_FORWARD, filter}, append(l.handedOver(c.Beyond), callNew("unserved", "unused")...)},
-		{"filter-output", &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter},
-			append(l.filterOutput(c.Beyond), callNew("unserved", "unserved-nodeports", "unused")...)},
+		{Name: "filter-input", Hook: &Hook{"filter", unix.NF_INET_LOCAL_IN, filter}, Rules: callNew("unserved", "unserved-nodeports")},
+		{Name: "filter-forward", Hook: &Hook{"filter", unix.NF_INET_FORWARD, filter}, Rules: append(l.handedOver(c.Beyond), callNew("unserved", "unused")...)},
+		{Name: "filter-output", Hook: &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter}, Rules: append(l.filterOutput(c.Beyond), callNew("unserved", "unserved-nodeports", "unused")...)},
 		// The source may only be chosen when the route is known.
-		{"nat-postrouting", &Hook{"nat", unix.NF_INET_POST_ROUTING, srcnat}, l.postrouting(c)},
+		{Name: "nat-postrouting", Hook: &Hook{"nat", unix.NF_INET_POST_ROUTING, srcnat}, Rules: l.postrouting(c)},
 	}
 }
 
@@ -207,10 +223,20 @@ func (l lang) externalLocal(k Kind, c Config) []Rule {
 		Rule{"others get a local one and keep their address", find(local, fields...)})
 }
 
-// sourceRanges drops what loadBalancerSourceRanges do not admit.
-func (l lang) sourceRanges() []Rule {
-	return []Rule{{"", all(in(Restricted.String(), l.vip()...),
-		notIn(Allowed.String(), append(l.vip(), l.saddr())...), drop())}}
+// sourceRanges drops what loadBalancerSourceRanges do not admit. There is one rule for each prefix length in use.
+func (l lang) sourceRanges(lengths []int) Chain {
+	back := one(verdict(expr.VerdictReturn, ""))
+	rules := []Rule{{"not restricted", all(notIn(Restricted.String(), l.vip()...), back)}}
+	for _, bits := range lengths {
+		source := l.saddr()
+		fields := append(l.vip(), source)
+		load := key(fields)
+		if bits < l.f.AddrLen()*8 {
+			load = append(load, l.maskAt(reg0+uint32(l.f.AddrLen()/4)+2, bits))
+		}
+		rules = append(rules, Rule{"", all(load, one(&expr.Lookup{SourceRegister: reg0, SetName: AllowedSources(bits).String()}), back)})
+	}
+	return Chain{Name: "source-ranges", Rules: append(rules, Rule{notAdmitted, drop()})}
 }
 
 // Comments of rules that refuse or drop, by which their counters are found.
@@ -219,6 +245,7 @@ const (
 	noLocalEndpoint = "no local endpoint"
 	unusedPort      = "unused port of a ClusterIP"
 	noService       = "address of no Service"
+	notAdmitted     = "not in the source ranges"
 	// NoBalancer is of what is steered or handed over and would leave the node by another route.
 	NoBalancer = "no route to the external balancer"
 )

@@ -74,29 +74,18 @@ func loadTable(b *testing.B, services []*Service) *loaded {
 
 // change commits what leads from one version of a Service to another, and returns how long the kernel took.
 func (l *loaded) change(prev, next *Service) time.Duration {
-	batch := &Batch{}
-	if next != nil {
-		l.table.Number(next)
-		l.table.Require(batch, next)
-	}
-	batch.Change(IPv4, Diff(prev, next))
-	if next == nil {
-		l.table.Release(batch, prev.AffinityOwners())
-	}
+	batches, _ := l.table.Plan([]Update{{prev, next}}, nil)
 	start := threadTime()
-	if err := l.k.Commit(batch); err != nil {
+	if err := l.k.CommitAll(batches, nil); err != nil {
 		l.b.Fatal(err)
 	}
 	took := threadTime() - start
 	l.table.Committed()
-	if next == nil {
-		sweep := &Batch{}
-		if l.table.Sweep(sweep) {
-			if err := l.k.Commit(sweep); err != nil {
-				l.b.Fatal(err)
-			}
+	if sweep := l.table.Sweep(); sweep != nil {
+		if err := l.k.Commit(sweep); err != nil {
+			l.b.Fatal(err)
 		}
-		l.table.Committed()
+		l.table.Swept()
 	}
 	return took
 }

@@ -182,13 +182,7 @@ func (t *tracing) source() []expr.Any {
 
 // within matches an address of a prefix.
 func (t *tracing) within(addr load, p netip.Prefix) []expr.Any {
-	bits := make([]byte, t.f.AddrLen())
-	for i := range p.Bits() {
-		bits[i/8] |= 0x80 >> (i % 8)
-	}
-	return append(key([]load{addr}),
-		&expr.Bitwise{SourceRegister: reg0, DestRegister: reg0, Len: uint32(len(bits)), Mask: bits, Xor: make([]byte, len(bits))},
-		equal(appendAddr(nil, p.Masked().Addr())))
+	return append(key([]load{addr}), t.maskAt(reg0, p.Bits()), equal(appendAddr(nil, p.Masked().Addr())))
 }
 
 // destinations are the alternatives of what packets are addressed to.

@@ -80,9 +80,9 @@ func (c *comparison) run(ctx context.Context) error {
 		*before = append([]ctsync.Change{}, flowsOffered(content)...)
 	}
 	node := c.node.of(c.family)
-	have := &table{Table: nft.NewTable(content), node: node.elements, config: node.config}
+	have := &table{Table: nft.NewTable(content), config: node.config}
 	want := c.wanted(have, nft.NewMemory(content))
-	batches := have.Reconcile(content, have.config, want, have.node)
+	batches := have.Reconcile(content, have.config, want, node.elements)
 	c.repaired = repair{batches: len(batches), tableGone: !content.Exists}
 	for i, b := range batches {
 		c.repaired.elements += b.Elements()
@@ -92,12 +92,10 @@ func (c *comparison) run(ctx context.Context) error {
 	if err := t.commit(c.conn, batches...); err != nil {
 		return err
 	}
-	have.Committed()
-	have.shared, have.elements = have.Tally()
 	c.table = have
 	m := t.family(c.family)
 	for _, set := range nft.Sets() {
-		m.Elements(set.String(), have.elements[set])
+		m.Elements(set.String(), have.Count(set))
 	}
 	if !c.first {
 		c.repaired.count(m)

@@ -183,11 +183,13 @@ func TestEndlessDrift(t *testing.T) {
 			changed()
 			time.Sleep(time.Second / 20)
 		}
+		synctest.Wait()
 		if n := k.reads / 2; n > seconds+repairBurst+2 {
 			t.Errorf("%d comparisons in %d seconds", n, seconds)
 		}
 		changed() // and there is no token for another comparison
 		time.Sleep(repairGap)
+		synctest.Wait()
 		reads := k.reads
 		for _, o := range service(2, 2) {
 			p.Sink().Set(o)
@@ -208,7 +210,7 @@ func TestManyStickyServices(t *testing.T) {
 	p := starting(t, k, [][]kube.Object{service(0, 2)})
 	p.round(t.Context())
 	*k = largest{}
-	const n = 20 * stickyChunk
+	const n = 5 * nft.ViewsAtOnce
 	for i := range n {
 		for _, o := range service(i+1, 2) {
 			if s, ok := o.(*kube.Service); ok {
@@ -218,8 +220,8 @@ func TestManyStickyServices(t *testing.T) {
 		}
 	}
 	p.round(t.Context())
-	if k.sets != 2*n || k.most > stickyChunk+1 {
-		t.Errorf("%d maps of clients, up to %d in one transaction; want %d, and up to %d", k.sets, k.most, 2*n, stickyChunk)
+	if k.sets != 2*n || k.most > nft.ViewsAtOnce+1 {
+		t.Errorf("%d maps of clients, up to %d in one transaction; want %d, and up to %d", k.sets, k.most, 2*n, nft.ViewsAtOnce)
 	}
 }
 

@@ -172,6 +172,17 @@ func TestNodeIsKept(t *testing.T) {
 	}
 }
 
+// TestIPv4LinkLocalTakesNodePorts: an IPv4 link-local address is configured on purpose, as 169.254.169.3 on a balancer.
+func TestIPv4LinkLocalTakesNodePorts(t *testing.T) {
+	at := netip.MustParseAddr("169.254.169.3")
+	c := &config.Config{}
+	c.NodePorts.CIDRs = []netip.Prefix{netip.PrefixFrom(at, 32)}
+	s := (&nodeInputs{config: c, interfaces: interfaces{addrs: []netip.Addr{at}}}).state()
+	if got := s.families[0].nodePorts; !slices.Equal(got, []netip.Addr{at}) {
+		t.Errorf("NodePorts at %v", got)
+	}
+}
+
 // TestLinkLocalChangesNothing: each new veth has a link-local address, and nothing depends on it.
 func TestLinkLocalChangesNothing(t *testing.T) {
 	c := &config.Config{NodePorts: config.NodePortAddresses{All: true}}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 
 	"k8s.io/klog/v2"
@@ -46,10 +45,7 @@ func newTables(families []nft.Family, m *metrics.Metrics) *tables {
 // table is what is known of one family's table.
 type table struct {
 	*nft.Table
-	shared   nft.Counter
-	elements map[nft.SetID]int // their number
-	node     []nft.Element     // those that belong to no Service
-	config   nft.Config
+	config nft.Config
 }
 
 func (t *tables) family(f nft.Family) *metrics.Family { return t.metrics.Family(ipFamily(f)) }
@@ -85,10 +81,8 @@ func (t *tables) commit(conn dataplane, batches ...*nft.Batch) error {
 type familyChange struct {
 	family  nft.Family
 	table   *table
-	chains  []*nft.Batch // what the elements refer to
-	raw     nft.Change   // before shared elements were counted
+	batches []*nft.Batch
 	change  nft.Change
-	release []string // sticky views out of use
 }
 
 // change commits what updates change. The tables must be known. After an error they are as they were, if the error says that
@@ -102,16 +96,24 @@ func (t *tables) change(updates []*update, node *nodeState) (elements int, err e
 	}
 	atOnce := elements <= nft.ChunkSize
 	for _, part := range parts {
-		atOnce = atOnce && len(part.chains) <= 1
+		atOnce = atOnce && len(part.batches) <= 1
 	}
-	if atOnce {
-		err = t.changeAtOnce(parts)
-	} else {
-		err = t.changeInStages(parts)
+	if atOnce { // both families in one transaction
+		b := &nft.Batch{}
+		for _, part := range parts {
+			for _, x := range part.batches {
+				b.Append(x)
+			}
+		}
+		err = t.commit(t.conns[0], b)
+	}
+	for _, part := range parts {
+		if !atOnce && err == nil {
+			err = t.commit(t.conns[0], part.batches...)
+		}
 	}
 	if err != nil {
 		for _, part := range parts {
-			part.table.shared.Undo(part.raw)
 			part.table.Discard()
 		}
 		t.known = atOnce && blamesElement(err)
@@ -119,130 +121,64 @@ func (t *tables) change(updates []*update, node *nodeState) (elements int, err e
 	}
 	for _, part := range parts {
 		part.table.Committed()
-		part.table.node = node.of(part.family).elements
 		part.count(t.family(part.family))
 	}
 	return elements, nil
 }
 
-// stickyChunk is how many Service ports may get sticky chains in one transaction: each takes the kernel some 0.2 ms.
-const stickyChunk = 32
-
-// plan works out one family's part of a change. Shared elements are counted here; change takes that back on failure.
+// plan works out one family's part of a change.
 func (t *tables) plan(f nft.Family, updates []*update, node *nodeState) *familyChange {
 	part := &familyChange{family: f, table: t.table[f]}
-	part.raw = nft.DiffElements(part.table.node, node.of(f).elements)
-	sticky := 0
-	chains := &nft.Batch{}
+	var list []nft.Update
 	for _, u := range updates {
 		for i := range u.nextPorts() {
 			next := &u.next.ports[i]
 			if next.Family != f {
 				continue
 			}
-			prev := u.present().port(next)
-			part.table.Number(&next.Service)
-			part.table.Require(chains, &next.Service)
-			if next.Affinity != 0 {
-				sticky++
+			change := nft.Update{Next: &next.Service}
+			if prev := u.present().port(next); prev != nil {
+				change.Prev = &prev.Service
 			}
-			if sticky >= stickyChunk && !chains.Empty() {
-				part.chains = append(part.chains, chains)
-				chains, sticky = &nft.Batch{}, 0
-			}
-			if prev == nil {
-				part.add(nft.Diff(nil, &next.Service))
-			} else {
-				part.add(nft.Diff(&prev.Service, &next.Service))
-				kept := next.AffinityOwners()
-				for _, owner := range prev.AffinityOwners() {
-					if !slices.Contains(kept, owner) {
-						part.release = append(part.release, owner)
-					}
-				}
-			}
+			list = append(list, change)
 		}
 		for i := range u.present().all() {
 			prev := &u.prev.ports[i]
 			if prev.Family == f && u.next.port(prev) == nil {
-				part.add(nft.Diff(&prev.Service, nil))
-				part.release = append(part.release, prev.AffinityOwners()...)
+				list = append(list, nft.Update{Prev: &prev.Service})
 			}
 		}
 	}
-	if !chains.Empty() {
-		part.chains = append(part.chains, chains)
-	}
-	part.change = part.table.shared.Apply(part.raw)
+	part.batches, part.change = part.table.Plan(list, node.of(f).elements)
 	return part
 }
 
-func (c *familyChange) add(d nft.Change) {
-	c.raw.Delete = append(c.raw.Delete, d.Delete...)
-	c.raw.Add = append(c.raw.Add, d.Add...)
-}
-
-// changeAtOnce commits both families in one transaction.
-func (t *tables) changeAtOnce(parts []*familyChange) error {
-	b := &nft.Batch{}
-	for _, part := range parts {
-		for _, c := range part.chains {
-			b.Append(c)
-		}
-		b.Change(part.family, part.change)
-		part.table.Release(b, part.release)
-	}
-	return t.commit(t.conns[0], b)
-}
-
-// changeInStages commits a large change in transactions that are safe one after the other.
-func (t *tables) changeInStages(parts []*familyChange) error {
-	for _, part := range parts {
-		batches := part.chains
-		for _, c := range nft.Stage(part.change, nft.ChunkSize) {
-			b := &nft.Batch{}
-			b.Change(part.family, c)
-			batches = append(batches, b)
-		}
-		last := &nft.Batch{}
-		part.table.Release(last, part.release)
-		if err := t.commit(t.conns[0], append(batches, last)...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// count follows the number of elements of the sets that the change touched.
+// count reports the number of elements of the sets that the change touched.
 func (c *familyChange) count(m *metrics.Family) {
 	touched := map[nft.SetID]bool{}
-	for i := range c.change.Delete {
-		c.table.elements[c.change.Delete[i].Set]--
-		touched[c.change.Delete[i].Set] = true
-	}
-	for i := range c.change.Add {
-		c.table.elements[c.change.Add[i].Set]++
-		touched[c.change.Add[i].Set] = true
+	for _, list := range [][]nft.Element{c.change.Delete, c.change.Add} {
+		for i := range list {
+			touched[list[i].Set.Group()] = true
+		}
 	}
 	for set := range touched {
-		m.Elements(set.String(), c.table.elements[set])
+		m.Elements(set.String(), c.table.Count(set))
 	}
 }
 
 // sweep deletes the chains that a change released. They are not in the way: a failure is for next time.
 func (t *tables) sweep(ctx context.Context) {
 	for _, f := range t.families {
-		b := &nft.Batch{}
-		if !t.table[f].Sweep(b) {
+		b := t.table[f].Sweep()
+		if b == nil {
 			continue
 		}
 		if err := t.commit(t.conns[0], b); err != nil {
-			t.table[f].Discard()
 			t.family(f).CleanupFailed()
 			klog.FromContext(ctx).V(2).Info("Unused chains could not be deleted yet", "family", f, "err", err)
 			continue
 		}
-		t.table[f].Committed()
+		t.table[f].Swept()
 	}
 }
 

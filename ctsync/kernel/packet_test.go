@@ -437,3 +437,51 @@ func tcpReset(n *node, to int, reset bool) {
 		n.t.Errorf("after sending: %v", err)
 	}
 }
+
+// TestNotOurs: a pass over everything deletes the one entry that is stale and leaves what belongs to others, however
+// much it looks like flows of our frontends.
+func TestNotOurs(t *testing.T) {
+	ns := newNS(t)
+	k := openTest(t, ns)
+	dns, node := front(ctsync.UDP, "10.96.0.10:53"), front(ctsync.UDP, "0.0.0.0:30053")
+	sig := front(ctsync.SCTP, "10.96.0.10:5000")
+	zone := func(f ctsync.Flow, z uint16) ctsync.Flow { f.Zone = z; return f }
+	syn := with(flow(ctsync.TCP, "10.1.0.1:1002", "10.96.0.11:80", ""), func(f *ctsync.Flow) { f.TCPState, f.Replied = ctsync.TCPSynSent, false })
+	stale := flow(ctsync.UDP, "10.1.0.1:1000", "10.96.0.10:53", "10.244.0.9:53")
+	for name, f := range map[string]ctsync.Flow{
+		"stale": stale,
+		"ClusterIP, untranslated in a switch's zone":  zone(flow(ctsync.UDP, "10.1.0.1:1001", "10.96.0.10:53", ""), 65520),
+		"connect, untranslated in a switch's zone":    zone(syn, 65520),
+		"NodePort, translated in a switch's zone":     zone(flow(ctsync.UDP, "10.1.0.1:1003", "192.168.0.1:30053", "10.244.0.9:53"), 64000),
+		"ClusterIP that another proxy serves":         flow(ctsync.UDP, "10.1.0.1:1004", "10.96.0.99:53", "10.244.0.9:53"),
+		"our NodePort's number at another address":    flow(ctsync.UDP, "10.1.0.1:1005", "192.0.2.5:30053", "172.17.0.2:53"),
+		"our NodePort's number at a loopback address": flow(ctsync.UDP, "127.0.0.1:1006", "127.0.0.1:30053", "172.17.0.2:53"),
+		"association to an endpoint not ready":        flow(ctsync.SCTP, "10.1.0.1:1007", "10.96.0.10:5000", "10.244.0.2:5000"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := New(Options{NetNS: ns, Scope: ctsync.Scope{SCTP: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.close()
+			k.create(t, f)
+			s.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})
+			s.SetNodePortAddrs([]netip.Addr{netip.MustParseAddr("192.168.0.1")})
+			s.Update([]ctsync.Change{
+				{Frontend: dns, Endpoints: eps("10.244.0.1:53")}, {Frontend: node, Endpoints: eps("10.244.0.1:53")},
+				{Frontend: sig, Endpoints: eps("10.244.0.1:5000"), Unready: eps("10.244.0.2:5000")},
+				{Frontend: front(ctsync.TCP, "10.96.0.11:80"), Endpoints: eps("10.244.0.1:80")},
+			})
+			s.Resync()
+			due, _ := s.state.Due(time.Now())
+			p := s.pass(t.Context(), &due)
+			want := 0
+			if f == stale {
+				want = 1
+			}
+			if p.Err != nil || p.Deleted() != want || p.Scanned == 0 {
+				t.Errorf("%d entries deleted, want %d: %+v", p.Deleted(), want, p)
+			}
+		})
+	}
+}

@@ -48,6 +48,7 @@ type chain struct {
 // rule is a rule by its fingerprint, with what it refers to.
 type rule struct {
 	fingerprint  uint64
+	data         string
 	chains, sets []string
 }
 
@@ -192,7 +193,7 @@ func (k *Kernel) addRules(t *table, c *chain, o *nft.Op) syscall.Errno {
 	old := c.rules
 	k.undo = append(k.undo, func() { c.rules = old })
 	for i := range o.Chain.Rules {
-		r, err := ruleOf(o.Family, &o.Chain.Rules[i])
+		r, err := ruleOf(o.Family, o.Chain, i)
 		if err != nil {
 			return syscall.EINVAL
 		}
@@ -212,13 +213,13 @@ func (k *Kernel) addRules(t *table, c *chain, o *nft.Op) syscall.Errno {
 }
 
 // ruleOf returns a rule's fingerprint and references.
-func ruleOf(f nft.Family, r *nft.Rule) (rule, error) {
-	_, data, err := r.Encode(f)
+func ruleOf(f nft.Family, ch *nft.Chain, i int) (rule, error) {
+	_, data, err := ch.EncodeRule(f, i)
 	if err != nil {
 		return rule{}, fmt.Errorf("encode rule: %w", err)
 	}
-	out := rule{fingerprint: nft.RuleFingerprint(data)}
-	for _, e := range r.Exprs {
+	out := rule{fingerprint: nft.RuleFingerprint(data), data: nft.RuleData(data)}
+	for _, e := range ch.Rules[i].Exprs {
 		switch e := e.(type) {
 		case *expr.Verdict:
 			if e.Chain != "" {
@@ -333,8 +334,11 @@ func (k *Kernel) Read(f nft.Family) *nft.Content {
 	c.Exists, c.Dormant = true, t.flags&dormant != 0
 	for name, ch := range t.chains {
 		out := nft.ChainContent{Hook: ch.hook}
-		for _, r := range ch.rules {
+		for i, r := range ch.rules {
 			out.Rules = append(out.Rules, r.fingerprint)
+			if i == 0 {
+				out.Data = r.data
+			}
 		}
 		c.Chains[name] = out
 	}

@@ -212,11 +212,10 @@ func (c *Conn) dumpSets(f nft.Family, table string) ([]setEntry, error) {
 
 // elementEntry is an element in a dump; its slices are valid during the call only.
 type elementEntry struct {
-	key, keyEnd, data []byte
-	verdict           []byte
-	flags             uint32
-	userdata          []byte
-	expr              []byte // a counter
+	key, data, verdict []byte
+	flags              uint32
+	userdata           []byte
+	expr               []byte // a counter
 }
 
 func (e *elementEntry) comment() string {
@@ -243,8 +242,6 @@ func (e *elementEntry) decode(attrs []byte) {
 		switch typ {
 		case unix.NFTA_SET_ELEM_KEY:
 			e.key = nl.Find(v, unix.NFTA_DATA_VALUE)
-		case nftaSetElemKeyEnd:
-			e.keyEnd = nl.Find(v, unix.NFTA_DATA_VALUE)
 		case unix.NFTA_SET_ELEM_DATA:
 			e.data = nl.Find(v, unix.NFTA_DATA_VALUE)
 			e.verdict = nl.Find(v, unix.NFTA_DATA_VERDICT)

@@ -19,7 +19,6 @@ import (
 // Attribute numbers that golang.org/x/sys/unix lacks (uapi/linux/netfilter/nf_tables.h).
 const (
 	nftaSetExpr       = 17
-	nftaSetElemKeyEnd = 10
 	nftaSetCount      = 20 // Linux 6.16
 	nftaSetDescConcat = 2
 	nftaSetFieldLen   = 1
@@ -109,18 +108,18 @@ func (t *transaction) encode(o *nft.Op) {
 		t.add(unix.NFT_MSG_DELRULE, 0, w, part{op: o})
 	case nft.AddRules:
 		for i := range o.Chain.Rules {
-			t.rule(o, &o.Chain.Rules[i])
+			t.rule(o, i)
 		}
 	case nft.AddElements, nft.DeleteElements:
 		t.bySet(o)
 	}
 }
 
-func (t *transaction) rule(o *nft.Op, r *nft.Rule) {
+func (t *transaction) rule(o *nft.Op, i int) {
 	w := message(o.Family)
 	w.Name(unix.NFTA_RULE_TABLE, o.Table)
 	w.Name(unix.NFTA_RULE_CHAIN, o.Name)
-	exprs, data, err := r.Encode(o.Family)
+	exprs, data, err := o.Chain.EncodeRule(o.Family, i)
 	if err != nil && t.err == nil {
 		t.err = fmt.Errorf("encode rule of chain %s: %w", o.Name, err)
 	}
@@ -199,7 +198,7 @@ func setUserdata(s *nft.SetContent) []byte {
 
 // bySet appends messages about elements, set by set.
 func (t *transaction) bySet(o *nft.Op) {
-	t.elements += len(o.Elements)
+	t.elements += o.Counted()
 	if o.Name != "" { // the set of a table that is not the Services' one
 		t.inOneSet(o, o.Name, o.Elements)
 		return
@@ -289,7 +288,7 @@ func (t *transaction) split(at *part) *transaction {
 // both ends as elements of their own.
 func appendElement(w *nl.Buffer, e *nft.Element, deletion bool) {
 	appendPoint(w, e, e.Key, 0, deletion)
-	if e.End != "" && e.Set != nft.Allowed {
+	if e.End != "" {
 		appendPoint(w, e, e.End, unix.NFT_SET_ELEM_INTERVAL_END, deletion)
 	}
 }
@@ -297,9 +296,6 @@ func appendElement(w *nl.Buffer, e *nft.Element, deletion bool) {
 func appendPoint(w *nl.Buffer, e *nft.Element, key string, flags uint32, deletion bool) {
 	elem := w.Open(unix.NFTA_LIST_ELEM)
 	appendValue(w, unix.NFTA_SET_ELEM_KEY, key)
-	if e.End != "" && e.Set == nft.Allowed {
-		appendValue(w, nftaSetElemKeyEnd, e.End)
-	}
 	if flags != 0 {
 		w.Net32(unix.NFTA_SET_ELEM_FLAGS, flags)
 	}

@@ -136,6 +136,9 @@ func (r *reader) readRules(s *nft.Snapshot) error {
 	for i := range rules {
 		rule := &rules[i]
 		ch := s.Chains[rule.chain]
+		if ch.Rules == nil {
+			ch.Data = nft.RuleData(rule.userdata)
+		}
 		ch.Rules = append(ch.Rules, nft.RuleFingerprint(rule.userdata))
 		s.Chains[rule.chain] = ch
 		if !r.rules {
@@ -168,7 +171,7 @@ func (c *Conn) elements(f nft.Family, id nft.SetID) ([]nft.Element, error) {
 	var out []nft.Element
 	interval := id.IsInterval()
 	err := c.dumpElements(f, id.String(), func(e *elementEntry) {
-		el := nft.Element{Set: id, Key: string(e.key), End: string(e.keyEnd), Data: e.datum(), Comment: e.comment()}
+		el := nft.Element{Set: id, Key: string(e.key), Data: e.datum(), Comment: e.comment()}
 		if interval && e.flags&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
 			el.Data = nft.IntervalEnd
 		}
@@ -178,7 +181,7 @@ func (c *Conn) elements(f nft.Family, id nft.SetID) ([]nft.Element, error) {
 	if err == nil && repeated {
 		err = errRepeated
 	}
-	if interval && id != nft.Allowed {
+	if interval {
 		out = nft.JoinIntervals(out)
 	}
 	return out, err

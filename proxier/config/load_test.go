@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
+	clientfeatures "k8s.io/client-go/features"
 
 	"github.com/nftproxy/nftproxy/proxier/sysctl"
 )
@@ -367,6 +368,10 @@ func TestGates(t *testing.T) {
 	c := mustLoad(t, nil, "--feature-gates=ComponentStatusz=false,WatchListClient=false,NFTablesNetlink=false,NodeSwap=true,MultiCIDRServiceAllocator=true")
 	if c.Gates.Statusz() || !c.Gates.Flagz() || c.Gates.client["WatchListClient"] || len(c.Gates.client) != 1 {
 		t.Errorf("gates: %v, of client-go %v", c.Gates, c.Gates.client)
+	}
+	client := clientOverride{clientfeatures.FeatureGates(), c.Gates.client}
+	if client.Enabled(clientfeatures.WatchListClient) || !client.Enabled(clientfeatures.AtomicFIFO) {
+		t.Error("client-go's gates are not as set")
 	}
 	want := []string{
 		"feature gate NFTablesNetlink has no effect: nftproxy uses nothing but netlink",

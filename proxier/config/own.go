@@ -44,9 +44,10 @@ type ExternalIPsSection struct {
 // StaleFlows is the staleFlows section: what happens to flows of endpoints that no longer serve. UDP flows are always
 // deleted.
 type StaleFlows struct {
-	TCP   bool `json:"tcp" doc:"Delete established TCP flows to endpoints that are gone."`
-	SCTP  bool `json:"sctp" doc:"Delete SCTP flows to endpoints that are gone."`
-	Reset bool `json:"reset" doc:"Answer such TCP flows with a reset, so that clients notice at once. Needs tcp."`
+	TCP   bool   `json:"tcp" doc:"Delete established TCP flows to endpoints that are gone: that no EndpointSlice lists any more."`
+	SCTP  bool   `json:"sctp" doc:"Delete SCTP flows to endpoints that are gone."`
+	Reset bool   `json:"reset" doc:"Answer such TCP flows with a reset, so that clients notice at once. Needs tcp."`
+	Zone  uint16 `json:"zone" doc:"Conntrack zone of the flows; entries of other zones, such as those of Open vSwitch, stay."`
 }
 
 // newOwn returns the document with all defaults, into which a file is decoded: what the file does not name keeps its

@@ -213,8 +213,10 @@ func (s *step) has(sets ...nft.SetID) bool { return s.found(sets...) != nil }
 func (d *Describer) text(s *step) string {
 	a := &s.action
 	switch {
-	case s.has(nft.Restricted):
+	case s.chain == "source-ranges" && (a.verdict == drop || s.admitted()):
 		return d.sourceRanges(s)
+	case s.has(nft.Restricted):
+		return ""
 	case a.target == markChain:
 		return "marked for masquerade: " + d.markReason(s)
 	case s.has(nft.Services, nft.NodePorts):
@@ -290,12 +292,20 @@ func (d *Describer) isHandedOver(s *step) bool {
 	return e.Endpoint.String() == d.frontend.HandedTo
 }
 
+// admitted returns whether the source is in a source range.
+func (s *step) admitted() bool {
+	return slices.ContainsFunc(s.hits, func(h hit) bool {
+		id, ok := nft.ParseSet(h.set)
+		return ok && h.found && id.Group() == nft.Allowed
+	})
+}
+
 func (d *Describer) sourceRanges(s *step) string {
 	ranges, is := "nobody", "is"
 	if d.frontend != nil && len(d.frontend.SourceRanges) > 0 {
 		ranges = strings.Join(d.frontend.SourceRanges, ", ")
 	}
-	if !s.has(nft.Allowed) {
+	if !s.admitted() {
 		is = "is not"
 	}
 	return fmt.Sprintf("only %s may reach it (loadBalancerSourceRanges), and %s %s among them", ranges, d.packet.From.Addr(), is)
@@ -434,7 +444,7 @@ func (d *Describer) element(h *hit) string {
 	add(set == nft.Hairpin, e.Range.From)
 	add(e.Proto != 0, e.Proto)
 	add(e.Port != 0, e.Port)
-	add(set == nft.Allowed, d.packet.From.Addr())
+	add(set.Group() == nft.Allowed, e.Range.From)
 	add(e.Slot != 0 || e.Endpoint.IsValid() || e.ID != 0, nft.Program(e.Slot))
 	text := strings.Join(parts, " . ")
 	switch {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -123,14 +124,13 @@ func newEvaluator(r *inspect.Ruleset) *evaluator {
 
 func (v *evaluator) warn(format string, args ...any) { v.warnings[fmt.Sprintf(format, args...)] = true }
 
-// find returns the element that a key matches. In the concatenation of Allowed each field has to be in its own interval,
-// of which only that of the last, the address, is not a single value; a plain interval ends before its End, or never.
+// find returns the element that a key matches. An interval ends before its End, or never.
 func (v *evaluator) find(set nft.SetID, key string) *nft.Element {
 	if !set.IsInterval() {
 		return v.exact[set][key]
 	}
 	for _, e := range v.ranges[set] {
-		if e.Key <= key && (key < e.End || e.End == "" || set == nft.Allowed && key == e.End) {
+		if e.Key <= key && (key < e.End || e.End == "") {
 			return e
 		}
 	}
@@ -261,8 +261,8 @@ func (v *evaluator) rule(chain string, i int, in branch) []branch {
 	for _, w := range run.branches {
 		w.trail.prev = in.trail
 		if w.verdict == mismatch {
-			// That source ranges admitted the packet is notable, though their rule did not match.
-			if h := w.trail.hits; len(h) != 2 || h[0].set != nft.Restricted.String() || !h[0].found {
+			// That the frontend has source ranges is notable, though the rule for those without did not match.
+			if h := w.trail.hits; len(h) != 1 || h[0].set != nft.Restricted.String() || !h[0].found {
 				w.trail = in.trail
 			}
 			if missed >= 0 {
@@ -369,17 +369,13 @@ func (r *run) lookup(e *expr.Lookup, s *state, did *step) {
 	}
 	h := hit{set: e.SetName, key: string(s.get(e.SourceRegister, int(decl.KeyLen)))}
 	if decl.DataType == unix.NFT_DATA_VERDICT {
-		programs := r.Programs
-		switch e.SetName {
-		case "policies":
-			programs = r.Policies
-		case "draws":
-			programs = r.Draws
-		}
-		p := nft.Program(binary.NativeEndian.Uint32([]byte(h.key)))
-		if h.found = programs[p]; h.found {
-			did.action.verdict, did.action.target = goTo, p.Chain()
-			if p.Kind().IsPolicy() {
+		set, _ := nft.ParseSet(e.SetName)
+		text, found := r.Verdicts[nft.VerdictKey{Map: set, Program: nft.Program(binary.NativeEndian.Uint32([]byte(h.key)))}]
+		if h.found = found; found {
+			var how string
+			how, did.action.target, _ = strings.Cut(text, " ")
+			did.action.verdict = goTo
+			if how == "jump" {
 				did.action.verdict = jump
 			}
 		}

@@ -211,7 +211,7 @@ func (c *comparison) key(e *nft.Element) string {
 		return fmt.Sprintf("%x", e.Key)
 	}
 	frontend := fmt.Sprintf("%s %s", d.Proto, Key{d.Addr, d.Proto, d.Port})
-	switch e.Set {
+	switch e.Set.Group() {
 	case nft.ClusterIPs, nft.NodePortAddresses:
 		return d.Addr.String()
 	case nft.Pods, nft.ServiceCIDRs:

@@ -46,7 +46,7 @@ func cluster() []*nft.Service {
 		for _, s := range sources {
 			ps = append(ps, netip.MustParsePrefix(s))
 		}
-		f.Sources = nft.MergeRanges(ps)
+		f.Sources = nft.MergePrefixes(ps)
 		return f
 	}
 	np := func(p uint16, local bool) nft.Frontend {
@@ -220,7 +220,7 @@ func TestProblems(t *testing.T) {
 		{"views gone", "default/remote: NodePort 30002: program nodeport-external finds no endpoints", without(nft.NodePortClusterPrograms, 1)},
 		{"sticky endpoint gone", "kube-system/dns:dns: 10.96.0.10:53: slot 0 of the cluster view is empty", without(nft.EndpointsByID, 0)},
 		{"balancer gone", "default/web:http: 203.0.113.1:80: program local-1 does not exist", func(s *nft.Snapshot) {
-			delete(s.Programs, nft.NewProgram(nft.KindLocal, 1))
+			delete(s.Verdicts, nft.VerdictKey{Map: nft.Programs, Program: nft.NewProgram(nft.KindLocal, 1)})
 		}},
 		{"other endpoint", "default/web:http: 203.0.113.1:80 has other endpoints in the cluster view than the frontends before it", func(s *nft.Snapshot) {
 			i := slices.IndexFunc(s.Elements, func(e nft.Element) bool { return e.Set == nft.Endpoints })

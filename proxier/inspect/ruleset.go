@@ -73,7 +73,7 @@ func Read(s *nft.Snapshot) *Ruleset {
 	}
 	for i := range s.Elements {
 		e := &s.Elements[i]
-		r.counts[e.Set.String()]++
+		r.counts[e.Set.Group().String()]++
 		if d, ok := r.decoder.Decode(e); ok {
 			r.add(e, &d)
 		}
@@ -115,7 +115,7 @@ func (f *frontend) add(e *nft.Element, d *nft.Decoded) {
 	if e.Comment != "" {
 		f.name = Printable(e.Comment)
 	}
-	switch e.Set {
+	switch e.Set.Group() {
 	case nft.Services, nft.NodePorts:
 		f.program = d.Program
 	case nft.ClusterPrograms, nft.NodePortClusterPrograms:
@@ -244,9 +244,8 @@ func (r *Ruleset) Table() Table {
 	if !r.Exists {
 		return t
 	}
-	t.Differences = r.Differences(r.Config)
-	for i := range t.Differences {
-		t.Differences[i] = Printable(t.Differences[i])
+	for _, d := range r.Differences(r.Config, nil) {
+		t.Differences = append(t.Differences, Printable(d.String()))
 	}
 	t.AsWritten = len(t.Differences) == 0
 	t.MasqueradeMark = fmt.Sprintf("0x%08x", uint32(1)<<r.Config.MasqueradeBit)

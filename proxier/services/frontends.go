@@ -68,7 +68,7 @@ func (b *builder) appendFrontends(out []nft.Frontend, f nft.Family, p *kube.Serv
 
 // restrict admits only sources to the frontends that a load balancer delivers to. NodePorts and other external
 // addresses stay open, as the API has it.
-func restrict(frontends []nft.Frontend, vips []vip, sources []nft.Range) {
+func restrict(frontends []nft.Frontend, vips []vip, sources []netip.Prefix) {
 	for i := range frontends {
 		f := &frontends[i]
 		if slices.ContainsFunc(vips, func(v vip) bool { return v.balanced && v.addr == f.Addr }) {
@@ -78,7 +78,7 @@ func restrict(frontends []nft.Frontend, vips []vip, sources []nft.Range) {
 }
 
 // sources returns who may send to the load balancer addresses of a family, and whether anybody may not.
-func (b *builder) sources(f nft.Family) (sources []nft.Range, restricted bool) {
+func (b *builder) sources(f nft.Family) (sources []netip.Prefix, restricted bool) {
 	s := b.Service
 	if len(s.LoadBalancerIPs) == 0 || len(s.SourceRanges) == 0 && !s.NoValidRange {
 		return nil, false
@@ -108,5 +108,5 @@ func (b *builder) sources(f nft.Family) (sources []nft.Range, restricted bool) {
 			own = append(own, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	return nft.MergeRanges(own), true
+	return nft.MergePrefixes(own), true
 }

@@ -313,7 +313,7 @@ func checkFrontends(t *testing.T, in Input, p *Port) {
 			t.Errorf("%s: %s has no endpoint, but the Service has", p.Name, c)
 		}
 		for i := 1; i < len(f.Sources); i++ {
-			if !f.Sources[i-1].To.Less(f.Sources[i].From) {
+			if f.Sources[i-1].Overlaps(f.Sources[i]) || f.Sources[i].Masked() != f.Sources[i] {
 				t.Errorf("%s: sources overlap: %v", p.Name, f.Sources)
 			}
 		}

@@ -57,7 +57,7 @@ func sourcesText(f nft.Frontend) string {
 		return "nobody"
 	}
 	var out []string
-	for _, r := range f.Sources {
+	for _, r := range nft.MergeRanges(f.Sources) {
 		out = append(out, fmt.Sprintf("%s-%s", r.From, r.To))
 	}
 	return strings.Join(out, " ")
@@ -112,7 +112,7 @@ func TestManySourceRanges(t *testing.T) {
 			n := (i * 7919 % 1000) * step // 7919 is prime to 1000: all of them, in a jumbled order
 			s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, byte(n >> 8), byte(n), 0}), 24))
 		}
-		got := only(t, Build(Input{Service: s, Node: here})).Frontends[1].Sources
+		got := nft.MergeRanges(only(t, Build(Input{Service: s, Node: here})).Frontends[1].Sources)
 		if want := map[int]int{1: 1, 2: 1000}[step]; len(got) != want {
 			t.Errorf("%d ranges, want %d", len(got), want)
 		}

@@ -203,7 +203,7 @@ func frontends(p *Port) string {
 		}
 		if f.Restricted {
 			text += " from"
-			for _, r := range f.Sources {
+			for _, r := range nft.MergeRanges(f.Sources) {
 				text += fmt.Sprintf(" %s-%s", r.From, r.To)
 			}
 		}
