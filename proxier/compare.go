@@ -19,6 +19,10 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
+// replaceAfter is how many comparisons in a row the kernel refuses, without a Service's element being the reason, before the
+// next one replaces the whole table: another program has put something into it that cannot be removed piece by piece.
+const replaceAfter = 2
+
 // comparison makes one family's table what it is to be. It changes of the updates the ports of its family only, so that both
 // families' can run at once.
 type comparison struct {
@@ -79,6 +83,7 @@ func (c *comparison) run(ctx context.Context) error {
 	if before := &t.before[familyIndex(c.family)]; *before == nil { // an attempt that fails may change the table
 		*before = append([]ctsync.Change{}, flowsOffered(content)...)
 	}
+	content.Replace = content.Exists && t.refused[familyIndex(c.family)] >= replaceAfter
 	node := c.node.of(c.family)
 	have := &table{Table: nft.NewTable(content), config: node.config}
 	want := c.wanted(have, nft.NewMemory(content))
@@ -90,8 +95,12 @@ func (c *comparison) run(ctx context.Context) error {
 	}
 	content.Elements = nil // as large as all that follows
 	if err := t.commit(c.conn, batches...); err != nil {
+		if op := (*kernel.OpError)(nil); errors.As(err, &op) && !blamesElement(err) {
+			t.refused[familyIndex(c.family)]++
+		}
 		return err
 	}
+	t.refused[familyIndex(c.family)] = 0
 	c.table = have
 	m := t.family(c.family)
 	for _, set := range nft.Sets() {

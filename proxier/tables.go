@@ -36,6 +36,8 @@ type tables struct {
 	known bool // table, and the committed entries, are what the kernel has
 	// before is what the tables led to when they were first read, IPv4 first.
 	before [2][]ctsync.Change
+	// refused counts, for each family, the comparisons in a row that the kernel refused for no Service's element.
+	refused [2]int
 }
 
 func newTables(families []nft.Family, m *metrics.Metrics) *tables {
@@ -186,7 +188,7 @@ func (t *tables) sweep(ctx context.Context) {
 // gone, memory is short, or another program was faster.
 func blamesElement(err error) bool {
 	var op *kernel.OpError
-	if !errors.As(err, &op) || op.Element == nil {
+	if !errors.As(err, &op) || op.Element == nil || op.Element.Set.IsVerdictMap() {
 		return false
 	}
 	switch op.Errno {
