@@ -384,3 +384,21 @@ func sameHash() []netip.AddrPort {
 	}
 	return out
 }
+
+// A list that names an element twice, and leaves another out, as that of a hash table which the kernel resizes: no element
+// that is wanted is deleted, none twice.
+func TestRepeatedElementsAreNotDeleted(t *testing.T) {
+	e := func(i int) Element { return Element{Set: ClusterIPs, Key: addrKey(endpointAt(IPv4, i).Addr())} }
+	have, want := []Element{e(1), e(2), e(1), e(3), e(3)}, []Element{e(1), e(2), e(4)}
+	c := DiffElements(have, want)
+	if len(c.Delete) != 1 || c.Delete[0] != e(3) || len(c.Add) != 1 || c.Add[0] != e(4) {
+		t.Errorf("%+v", c)
+	}
+	list, repeated := Distinct(slices.Clone(have))
+	if !repeated || len(list) != 3 {
+		t.Errorf("%d distinct elements, repeated %v", len(list), repeated)
+	}
+	if list, repeated := Distinct(slices.Clone(want)); repeated || len(list) != 3 {
+		t.Errorf("%d distinct elements, repeated %v", len(list), repeated)
+	}
+}
