@@ -28,6 +28,7 @@ type documents struct {
 	kube     *kubeproxyconfig.KubeProxyConfiguration
 	own      *Own
 	warnings []string
+	wrong    []error // unknown and duplicate fields of own
 }
 
 // decodeFile adds all documents of a file; name is for errors only. kube-proxy reads the first document of a file and
@@ -76,8 +77,11 @@ func (d *documents) add(doc []byte) (added bool, err error) {
 		}
 		d.own = newOwn()
 		strict, err := decode(doc, text, d.own)
-		if err := errors.Join(append([]error{err}, strict...)...); err != nil {
+		if err != nil {
 			return false, fmt.Errorf("%s: %w", OwnKind, err)
+		}
+		for _, err := range strict {
+			d.wrong = append(d.wrong, fmt.Errorf("%s: %w", OwnKind, err))
 		}
 	case meta.APIVersion == kubeproxyconfig.SchemeGroupVersion.String() && meta.Kind == kubeKind:
 		if d.kube != nil {

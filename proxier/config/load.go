@@ -45,7 +45,7 @@ func (o *Options) Load(fs *pflag.FlagSet, m Machine) (*Config, error) {
 			return nil, err
 		}
 	}
-	c, err := o.resolve(kube, docs.own, m)
+	c, err := o.resolve(kube, docs, m)
 	if err != nil {
 		return nil, err
 	}
@@ -112,10 +112,11 @@ func adoptSections(k *kubeproxyconfig.KubeProxyConfiguration) {
 }
 
 // resolve validates both documents and makes the Config.
-func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *Own, m Machine) (*Config, error) {
+func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, docs documents, m Machine) (*Config, error) {
 	if o.metricsOverride != "" {
 		k.MetricsBindAddress = withPort(o.metricsOverride, metricsPort)
 	}
+	own := docs.own
 	gates, warnings, gateErr := newGates(k.FeatureGates)
 	var c checks
 	root := field.NewPath(kubeKind)
@@ -127,7 +128,7 @@ func (o *Options) resolve(k *kubeproxyconfig.KubeProxyConfiguration, own *Own, m
 		c.errs = append(c.errs, logsapi.Validate(&k.Logging, gates, root.Child("logging"))...)
 	}
 	node, nodeErr := o.nodeName(k, m)
-	lines := []error{gateErr, nodeErr}
+	lines := append(docs.wrong, gateErr, nodeErr)
 	for _, err := range c.errs {
 		lines = append(lines, err)
 	}

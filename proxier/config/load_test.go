@@ -325,12 +325,12 @@ func TestRefused(t *testing.T) {
 
 // TestAllFaultsAtOnce: the error names every wrong setting of both documents, one per line.
 func TestAllFaultsAtOnce(t *testing.T) {
-	_, err := load(t, files{"c": kubeHead + "mode: x\noomScoreAdj: 5000\n---\n" + ownHead + "affinityMapSize: 0"}, "--config=c")
+	_, err := load(t, files{"c": kubeHead + "mode: x\noomScoreAdj: 5000\n---\n" + ownHead + "affinityMapSize: 0\nnosuch: 1"}, "--config=c")
 	if err == nil {
 		t.Fatal("accepted")
 	}
 	for i, line := range strings.Split(err.Error(), "\n") {
-		for _, part := range []string{"KubeProxyConfiguration.mode: ", "KubeProxyConfiguration.oomScoreAdj: ", "NFTProxyConfiguration.affinityMapSize: "}[i : i+1] {
+		for _, part := range []string{`NFTProxyConfiguration: unknown field "nosuch"`, "KubeProxyConfiguration.mode: ", "KubeProxyConfiguration.oomScoreAdj: ", "NFTProxyConfiguration.affinityMapSize: "}[i : i+1] {
 			if !strings.HasPrefix(line, part) {
 				t.Errorf("line %d of the error is %q, want it to begin with %q", i, line, part)
 			}

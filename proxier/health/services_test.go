@@ -86,7 +86,7 @@ func ask(t *testing.T, c *http.Client, port uint16) (status int, weight string, 
 
 // newClient opens a connection per request unless keep is set.
 func newClient(keep bool) *http.Client {
-	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: !keep}}
+	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: !keep}}
 }
 
 func TestServiceAnswers(t *testing.T) {
@@ -211,7 +211,7 @@ func TestAddresses(t *testing.T) {
 	port := freePorts(t, "", 1)[0]
 	want := Services{name("a"): {Port: port, LocalEndpoints: 1}}
 	reachable := func(addr string) bool {
-		conn, err := net.DialTimeout("tcp", net.JoinHostPort(addr, fmt.Sprint(port)), 5*time.Second)
+		conn, err := net.DialTimeout("tcp", net.JoinHostPort(addr, fmt.Sprint(port)), 30*time.Second)
 		if err == nil {
 			_ = conn.Close()
 		}
@@ -245,7 +245,7 @@ func TestAddressesOfOneFamily(t *testing.T) {
 	port := freePorts(t, "", 1)[0]
 	l.Sync(Services{name("a"): {Port: port, LocalEndpoints: 1}}, []netip.Addr{netip.IPv4Unspecified()})
 	for addr, want := range map[string]bool{"127.0.0.1": true, "127.0.0.2": true, "::1": false} {
-		conn, err := net.DialTimeout("tcp", net.JoinHostPort(addr, fmt.Sprint(port)), 5*time.Second)
+		conn, err := net.DialTimeout("tcp", net.JoinHostPort(addr, fmt.Sprint(port)), 30*time.Second)
 		if err == nil {
 			_ = conn.Close()
 		}
