@@ -117,15 +117,7 @@ func union(a, b []netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(ordered(slices.Concat(a, b)))
 }
 
-// lacks reports whether an endpoint of old is missing from now. Both are ordered.
+// lacks reports whether an endpoint of old is missing from now, which is ordered.
 func lacks(now, old []netip.AddrPort) bool {
-	for _, e := range old {
-		for len(now) > 0 && now[0].Compare(e) < 0 {
-			now = now[1:]
-		}
-		if len(now) == 0 || now[0] != e {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(old, func(e netip.AddrPort) bool { return !contains(now, e) })
 }

@@ -173,14 +173,6 @@ type Due struct {
 	Full, Fresh bool
 }
 
-// Len is the number of frontends to check, not counting a check of everything.
-func (d *Due) Len() int {
-	if d.Full {
-		return len(d.checks) - 1
-	}
-	return len(d.checks)
-}
-
 // Empty reports whether no pass is needed.
 func (d *Due) Empty() bool { return len(d.checks) == 0 }
 

@@ -200,11 +200,11 @@ func countFlows(ctx context.Context, doc *inspect.Dump) error {
 			t.Begin()
 		}
 	}
-	l, err := conntrack.List(ctx, 0, begin, func(f *ctsync.Flow) { tallies[nft.FamilyOf(f.Dst.Addr())].Count(f) })
+	scanned, exact, err := conntrack.List(ctx, 0, begin, func(f *ctsync.Flow) { tallies[nft.FamilyOf(f.Dst.Addr())].Count(f) })
 	if err != nil {
 		return fmt.Errorf("count flows: %w", err)
 	}
-	doc.Conntrack = &inspect.Conntrack{Scanned: l.Scanned, Exact: l.Exact}
+	doc.Conntrack = &inspect.Conntrack{Scanned: scanned, Exact: exact}
 	return nil
 }
 

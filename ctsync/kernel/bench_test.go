@@ -167,7 +167,7 @@ func benchPass(b *testing.B, ns int, k *table, n, fronts int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer s.close()
+	defer s.table.close()
 	s.state.CheckTimes = []time.Duration{0}
 	// offer reports the endpoints of the frontends, and one more if there is any change to take back.
 	offer := func(count int, extra ...netip.AddrPort) {
@@ -263,7 +263,7 @@ func BenchmarkCommit(b *testing.B) {
 					b.Fatal(err)
 				}
 				go func() {
-					defer s.close()
+					defer s.table.close()
 					passes := 0
 					for ; ctx.Err() == nil; passes++ {
 						s.Resync()
@@ -348,6 +348,18 @@ func BenchmarkReason(b *testing.B) {
 	for b.Loop() {
 		if s.Reason(&f) != ctsync.Keep {
 			b.Fatal("stale")
+		}
+	}
+}
+
+// BenchmarkDecode measures the decoding of one entry.
+func BenchmarkDecode(b *testing.B) {
+	f := benchFlow(1, false)
+	message := newRequest(&f).Data
+	b.ReportAllocs()
+	for b.Loop() {
+		if !decode(&f, message) {
+			b.Fatal("malformed")
 		}
 	}
 }

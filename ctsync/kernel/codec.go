@@ -151,12 +151,7 @@ func deleteRequest(f *ctsync.Flow) netlink.Message {
 // decode reads one entry. It reports false for one without addresses, which the kernel never sends.
 func decode(f *ctsync.Flow, message []byte) bool {
 	*f = ctsync.Flow{}
-	for b := message[min(nfgenLen, len(message)):]; ; {
-		typ, v, rest, ok := nl.Next(b)
-		if !ok {
-			return f.Src.IsValid() && f.ReplySrc.IsValid()
-		}
-		b = rest
+	for typ, v := range nl.Attrs(message[min(nfgenLen, len(message)):]) {
 		switch typ {
 		case ctaTupleOrig:
 			f.Src, f.Dst = decodeTuple(f, v, true)
@@ -172,58 +167,40 @@ func decode(f *ctsync.Flow, message []byte) bool {
 			f.Zone = uint16(nl.Net(v))
 		}
 	}
+	return f.Src.Addr().IsValid() && f.ReplySrc.Addr().IsValid()
 }
 
-// decodeTuple reads one direction. The results are invalid if an address is missing.
+// decodeTuple reads one direction. The protocol is the same in both; the ports are 0 for protocols without.
 func decodeTuple(f *ctsync.Flow, b []byte, orig bool) (src, dst netip.AddrPort) {
 	var from, to netip.Addr
 	var sport, dport uint16
-	for {
-		typ, v, rest, ok := nl.Next(b)
-		if !ok {
-			break
-		}
-		b = rest
+	for typ, v := range nl.Attrs(b) {
 		switch typ {
 		case ctaTupleIP:
-			from, to = decodeAddrs(v)
+			for typ, v := range nl.Attrs(v) {
+				switch typ {
+				case ctaIPv4Src, ctaIPv6Src:
+					from = nl.Addr(v)
+				case ctaIPv4Dst, ctaIPv6Dst:
+					to = nl.Addr(v)
+				}
+			}
 		case ctaTupleProto:
-			sport, dport = decodePorts(f, v)
+			for typ, v := range nl.Attrs(v) {
+				switch typ {
+				case ctaProtoNum:
+					f.Proto = nl.Proto(nl.Net(v))
+				case ctaProtoSrcPort:
+					sport = uint16(nl.Net(v))
+				case ctaProtoDstPort:
+					dport = uint16(nl.Net(v))
+				}
+			}
 		case ctaTupleZone:
 			if orig {
 				f.Zone, f.ZoneOrig = uint16(nl.Net(v)), true
 			}
 		}
 	}
-	if !from.IsValid() || !to.IsValid() {
-		return src, dst
-	}
 	return netip.AddrPortFrom(from, sport), netip.AddrPortFrom(to, dport)
-}
-
-func decodeAddrs(b []byte) (src, dst netip.Addr) {
-	for typ, v := range nl.Attrs(b) {
-		switch typ {
-		case ctaIPv4Src, ctaIPv6Src:
-			src = nl.Addr(v)
-		case ctaIPv4Dst, ctaIPv6Dst:
-			dst = nl.Addr(v)
-		}
-	}
-	return src, dst
-}
-
-// decodePorts reads the protocol, which is the same in both tuples, and the ports, 0 for protocols without.
-func decodePorts(f *ctsync.Flow, b []byte) (src, dst uint16) {
-	for typ, v := range nl.Attrs(b) {
-		switch typ {
-		case ctaProtoNum:
-			f.Proto = nl.Proto(nl.Net(v))
-		case ctaProtoSrcPort:
-			src = uint16(nl.Net(v))
-		case ctaProtoDstPort:
-			dst = uint16(nl.Net(v))
-		}
-	}
-	return src, dst
 }

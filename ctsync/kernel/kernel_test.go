@@ -475,3 +475,14 @@ func TestKernelErrors(t *testing.T) {
 		t.Errorf("after a dump that was ended: %d entries, want %d", n, len(shapes()))
 	}
 }
+
+// FuzzDecode feeds the decoder with what no kernel writes: it must not panic, nor read on for ever.
+func FuzzDecode(f *testing.F) {
+	for _, s := range shapes() {
+		f.Add([]byte(newRequest(&s).Data))
+	}
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		var flow ctsync.Flow
+		decode(&flow, b)
+	})
+}

@@ -12,30 +12,22 @@ import (
 	"github.com/nftproxy/nftproxy/internal/nl"
 )
 
-// Listing is the result of List.
-type Listing struct {
-	// Scanned is the number of entries that the kernel returned.
-	Scanned int
-	// Exact means that the table was not resized meanwhile: otherwise some entries may be missing or counted twice.
-	Exact bool
-}
-
 // List shows the flows of both families whose destination was translated, as they come from the kernel: at no time is
-// more than one datagram in memory (about 170 entries). begin is called before the first one, and again when the table was
-// resized meanwhile and everything comes anew; after some attempts the last one counts. The Flow is valid during the
-// call.
+// more than one datagram in memory (about 170 entries). It returns the number of entries that the kernel returned, and
+// whether the table was not resized meanwhile: otherwise some entries may be missing or counted twice. begin is called
+// before the first flow, and again when everything comes anew after a resize. The Flow is valid during the call.
 //
 // netns is the descriptor of the network namespace, 0 for that of the calling thread. Needs CAP_NET_ADMIN there. A table
-// of 1,000,000 entries takes about a second; it is read as a Syncer reads it, in stretches of less than a millisecond.
-func List(ctx context.Context, netns int, begin func(), show func(*ctsync.Flow)) (l Listing, err error) {
+// of 1,000,000 entries takes about a second; it is read in stretches of less than a millisecond, as a Syncer reads it.
+func List(ctx context.Context, netns int, begin func(), show func(*ctsync.Flow)) (scanned int, exact bool, err error) {
 	t, err := openTable(netns)
 	if err != nil {
-		return Listing{}, err
+		return 0, false, err
 	}
 	defer t.close()
 	err = nl.Retry(ctx, func() (err error) {
 		begin()
-		l.Scanned, err = t.dump(ctsync.Query{}, func(flows []ctsync.Flow) error {
+		scanned, err = t.dump(ctsync.Query{}, func(flows []ctsync.Flow) error {
 			for i := range flows {
 				if flows[i].Translated() {
 					show(&flows[i])
@@ -45,9 +37,8 @@ func List(ctx context.Context, netns int, begin func(), show func(*ctsync.Flow))
 		})
 		return err
 	})
-	l.Exact = err == nil
 	if errors.Is(err, syscall.EINTR) {
-		err = nil
+		return scanned, false, nil
 	}
-	return l, err
+	return scanned, err == nil, err
 }

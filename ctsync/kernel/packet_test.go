@@ -463,7 +463,7 @@ func TestNotOurs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer s.close()
+			defer s.table.close()
 			k.create(t, f)
 			s.SetServiceCIDRs([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")})
 			s.SetNodePortAddrs([]netip.Addr{netip.MustParseAddr("192.168.0.1")})

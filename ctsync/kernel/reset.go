@@ -8,13 +8,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"syscall"
 
 	"github.com/mdlayher/socket"
 	"golang.org/x/sys/unix"
 
 	"github.com/nftproxy/nftproxy/ctsync"
+	"github.com/nftproxy/nftproxy/internal/nl"
 )
 
 // Header lengths without options: RFC 791, RFC 8200, RFC 9293.
@@ -24,59 +24,55 @@ const (
 	tcpLen  = 20
 )
 
-// raw sends IP packets that we build ourselves, with one socket per family. It is for one goroutine.
-type raw struct {
-	v4, v6 *socket.Conn // v6 is nil if the kernel has no IPv6
-	packet []byte
+// raw has a socket per family for IP packets that we build ourselves. It is for one goroutine; nil sends none.
+type raw map[nl.Family]*socket.Conn
+
+// openRaw opens the sockets in the namespace netns (see openTable), none for a family that the kernel lacks. Needs
+// CAP_NET_RAW.
+func openRaw(netns int) (raw, error) {
+	r := raw{}
+	for _, f := range nl.Families() {
+		// IPPROTO_RAW: the packet includes its IP header (raw(7), and since Linux 2.2 in IPv6 too).
+		c, err := socket.Socket(int(f), unix.SOCK_RAW, unix.IPPROTO_RAW, "reset", &socket.Config{NetNS: netns})
+		switch {
+		case err == nil:
+			r[f] = c
+		case !errors.Is(err, syscall.EAFNOSUPPORT):
+			r.close()
+			return nil, fmt.Errorf("open raw %s socket: %w", f, err)
+		}
+	}
+	return r, nil
 }
 
-// openRaw opens the sockets in the namespace netns (see openTable). Needs CAP_NET_RAW.
-func openRaw(netns int) (*raw, error) {
-	// IPPROTO_RAW: the packet includes its IP header (raw(7), and since Linux 2.2 in IPv6 too).
-	v4, err := socket.Socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW, "reset", &socket.Config{NetNS: netns})
-	if err != nil {
-		return nil, fmt.Errorf("open raw IPv4 socket: %w", err)
-	}
-	v6, err := socket.Socket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_RAW, "reset", &socket.Config{NetNS: netns})
-	if err != nil && !errors.Is(err, syscall.EAFNOSUPPORT) {
-		_ = v4.Close()
-		return nil, fmt.Errorf("open raw IPv6 socket: %w", err)
-	}
-	return &raw{v4: v4, v6: v6}, nil
-}
-
-func (r *raw) close() {
-	_ = r.v4.Close()
-	if r.v6 != nil {
-		_ = r.v6.Close()
+func (r raw) close() {
+	for _, c := range r {
+		_ = c.Close()
 	}
 }
 
 // reset sends a challenge to each client of the deleted flows that is connected, and returns how many were sent. One
 // that cannot be sent (no route, full queue) leaves its client to its own timeouts.
-func (r *raw) reset(flows []ctsync.Flow) (sent int) {
+func (r raw) reset(flows []ctsync.Flow) (sent int) {
 	for i := range flows {
 		f := &flows[i]
+		dst := f.Src.Addr()
+		c := r[nl.FamilyOf(dst)]
 		// A client still in SYN-SENT sends its SYN again and is served by the new rules.
-		if f.Proto != ctsync.TCP || !f.Translated() || f.TCPState < ctsync.TCPSynRecv || f.TCPState > ctsync.TCPCloseWait {
+		connected := f.TCPState >= ctsync.TCPSynRecv && f.TCPState <= ctsync.TCPCloseWait
+		if c == nil || f.Proto != ctsync.TCP || !f.Translated() || !connected {
 			continue
 		}
-		r.packet = appendChallenge(r.packet[:0], f)
-		if err := r.send(f.Src.Addr()); err == nil {
+		var to unix.Sockaddr = &unix.SockaddrInet6{Addr: dst.As16()}
+		if dst.Is4() {
+			to = &unix.SockaddrInet4{Addr: dst.As4()}
+		}
+		err := c.Sendto(context.Background(), appendChallenge(nil, f), unix.MSG_DONTWAIT, to)
+		if err == nil {
 			sent++
 		}
 	}
 	return sent
-}
-
-func (r *raw) send(dst netip.Addr) error {
-	if dst.Is4() {
-		return r.v4.Sendto(context.Background(), r.packet, unix.MSG_DONTWAIT, &unix.SockaddrInet4{Addr: dst.As4()})
-	}
-	if r.v6 == nil {
-		return syscall.EAFNOSUPPORT
-	}
-	return r.v6.Sendto(context.Background(), r.packet, unix.MSG_DONTWAIT, &unix.SockaddrInet6{Addr: dst.As16()})
 }
 
 // appendChallenge appends an IP packet with a SYN/ACK from the address that the client of f is connected to.

@@ -21,9 +21,6 @@ const (
 	// burst is how much rest may be owed, so that a few changes one after the other do not wait for each other: ten
 	// passes of 10 ms over a small table. Two families are two commits already.
 	burst = 300 * time.Millisecond
-	// unknown stands for the number of entries if the kernel does not answer: the dumps of a large table are right for
-	// any size.
-	unknown = 1 << 30
 )
 
 // Options of a Syncer. The zero value works on UDP in the network namespace of the caller.
@@ -47,9 +44,8 @@ type Options struct {
 type Pass struct {
 	Start    time.Time
 	Duration time.Duration
-	// Full means that all flows were checked, not only those of Frontends changed frontends.
-	Full      bool
-	Frontends int
+	// Full means that all flows were checked, not only those of changed frontends.
+	Full bool
 	// Dumps is the number of dumps it took, Scanned the number of entries that the kernel returned.
 	Dumps, Scanned int
 	// Stale counts the entries to delete by reason, Failed those among them that could not be deleted. Entries that
@@ -87,7 +83,7 @@ type Syncer struct {
 	opts  Options
 	caps  ctsync.Caps
 	table backend
-	raw   *raw          // nil unless resets are wanted
+	raw   raw           // nil unless resets are wanted
 	wake  chan struct{} // one slot: State has changed
 
 	mu    sync.Mutex // guards state
@@ -107,16 +103,13 @@ func New(opts Options) (*Syncer, error) {
 		return nil, err
 	}
 	caps, err := t.probe()
+	s := newSyncer(opts, t, caps)
+	if err == nil && opts.Reset && opts.Scope.TCP {
+		s.raw, err = openRaw(opts.NetNS)
+	}
 	if err != nil {
 		t.close()
 		return nil, err
-	}
-	s := newSyncer(opts, t, caps)
-	if opts.Reset && opts.Scope.TCP {
-		if s.raw, err = openRaw(opts.NetNS); err != nil {
-			t.close()
-			return nil, err
-		}
 	}
 	return s, nil
 }
@@ -172,7 +165,8 @@ func (s *Syncer) change(f func(now time.Time)) {
 
 // Run makes passes until ctx ends, then closes the sockets and returns nil. It must be called once.
 func (s *Syncer) Run(ctx context.Context) error {
-	defer s.close()
+	defer s.table.close()
+	defer s.raw.close()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -187,13 +181,6 @@ func (s *Syncer) Run(ctx context.Context) error {
 		if !next.IsZero() {
 			timer.Reset(time.Until(next))
 		}
-	}
-}
-
-func (s *Syncer) close() {
-	s.table.close()
-	if s.raw != nil {
-		s.raw.close()
 	}
 }
 
@@ -229,10 +216,10 @@ func (s *Syncer) step(ctx context.Context) (next time.Time) {
 
 // pass checks what is due.
 func (s *Syncer) pass(ctx context.Context, due *ctsync.Due) Pass {
-	p := Pass{Start: time.Now(), Full: due.Full, Frontends: due.Len()}
+	p := Pass{Start: time.Now(), Full: due.Full}
 	n, err := s.table.entries()
 	if err != nil {
-		n = unknown
+		n = 1 << 30 // the dumps of a large table are right for any size
 	}
 	for _, q := range due.Queries(s.caps, n, &s.census) {
 		p.Err = errors.Join(p.Err, s.query(ctx, q, &p))
@@ -285,7 +272,7 @@ func (s *Syncer) check(flows []ctsync.Flow, seen *ctsync.Census, p *Pass) error 
 	}
 	left, err := s.table.remove(s.stale)
 	p.Failed += left
-	if s.raw != nil && err == nil { // an entry that is left would answer for the endpoint
+	if err == nil { // an entry that is left would answer for the endpoint
 		p.Resets += s.raw.reset(s.stale)
 	}
 	return err
