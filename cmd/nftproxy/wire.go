@@ -25,7 +25,7 @@ func (p *parts) addFlows(options *proxier.Options) error {
 	own := p.cfg.Own.StaleFlows
 	report := &flowReport{metrics: p.metrics, deleted: map[v1.IPFamily]map[string]int{}}
 	syncer, err := conntrack.New(conntrack.Options{
-		Scope:   ctsync.Scope{TCP: own.TCP, SCTP: own.SCTP},
+		Scope:   ctsync.Scope{TCP: own.TCP, SCTP: own.SCTP, Zone: own.Zone},
 		Reset:   own.Reset,
 		OnPass:  report.pass,
 		OnStale: report.stale,
