@@ -5,7 +5,6 @@ package proxier
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/health"
@@ -69,8 +68,8 @@ func (e *entry) length() int {
 	return e.size
 }
 
-// within returns what of an entry was also in another: its ports, frontends and endpoints, so that it asks for no more
-// elements than the other. It is nil if there is no other.
+// within returns as much of an entry as asks for no more elements than another: of its ports and frontends those that the
+// other has, with as many endpoints. It is nil if there is no other.
 func (e *entry) within(prev *entry) *entry {
 	if prev == nil {
 		return nil
@@ -83,9 +82,9 @@ func (e *entry) within(prev *entry) *entry {
 			continue
 		}
 		p.Frontends = commonFrontends(p.Frontends, was.Frontends)
-		p.Cluster = common(p.Cluster, was.Cluster)
-		p.Local = common(p.Local, was.Local)
-		p.Hairpin = common(p.Hairpin, was.Hairpin)
+		p.Cluster = nft.AssignSlots(was.Cluster, asMany(p.Cluster, was.Cluster))
+		p.Local = nft.AssignSlots(was.Local, asMany(p.Local, was.Local))
+		p.Hairpin = asMany(p.Hairpin, was.Hairpin)
 		ports = append(ports, p)
 	}
 	return newEntry(ports, prev.size)
@@ -106,20 +105,33 @@ func commonFrontends(list, other []nft.Frontend) []nft.Frontend {
 	var out []nft.Frontend
 	for _, f := range list {
 		if was := had[keyOf(&f)]; was != nil && f.Local == was.Local {
-			f.Sources = common(f.Sources, was.Sources)
+			f.Sources, _ = split(f.Sources, was.Sources)
 			out = append(out, f)
 		}
 	}
 	return out
 }
 
-// common returns the elements of a list that are in another, in order.
-func common[T comparable](list, other []T) []T {
+// asMany returns as many elements of a list as another has, those that are in both first.
+func asMany[T comparable](list, other []T) []T {
+	both, rest := split(list, other)
+	return append(both, rest[:min(len(rest), max(len(other)-len(both), 0))]...)
+}
+
+// split divides a list into what is in another and what is not.
+func split[T comparable](list, other []T) (both, rest []T) {
 	in := make(map[T]bool, len(other))
 	for _, v := range other {
 		in[v] = true
 	}
-	return slices.DeleteFunc(slices.Clone(list), func(v T) bool { return !in[v] })
+	for _, v := range list {
+		if in[v] {
+			both = append(both, v)
+		} else {
+			rest = append(rest, v)
+		}
+	}
+	return both, rest
 }
 
 // update is what a pass does about one Service.
