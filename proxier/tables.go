@@ -191,9 +191,14 @@ func blamesElement(err error) bool {
 	if !errors.As(err, &op) || op.Element == nil || op.Element.Set.IsVerdictMap() {
 		return false
 	}
-	switch op.Errno {
-	case syscall.ENOENT, syscall.ENOMEM, syscall.EBUSY, syscall.EINTR, syscall.ENOBUFS, syscall.EAGAIN, syscall.EPERM:
-		return false
+	return !transient(op.Errno) && op.Errno != syscall.ENOENT && op.Errno != syscall.EBUSY
+}
+
+// transient tells that an error is about the system and not about what is in the tables.
+func transient(errno syscall.Errno) bool {
+	switch errno {
+	case syscall.ENOMEM, syscall.EINTR, syscall.ENOBUFS, syscall.EAGAIN, syscall.EPERM:
+		return true
 	}
-	return true
+	return false
 }
