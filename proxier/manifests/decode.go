@@ -103,10 +103,8 @@ func (d decoder) file(path string, data []byte) *contents {
 			err := values.Decode(&value)
 			return value, err
 		}
-	} else if text := bytes.TrimRight(data, " \t"); len(text) > 0 {
-		last := text[len(text)-1]
-		c.cut = last != '\n' && last != '}' // a mapping in braces that is cut short has a syntax error
 	}
+	c.cut = !bytes.HasSuffix(data, []byte("\n")) && !json.Valid(data) // one JSON value is complete without a newline
 	for n := 1; ; n++ {
 		doc, err := next()
 		if errors.Is(err, io.EOF) {

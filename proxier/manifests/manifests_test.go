@@ -371,6 +371,16 @@ func TestManifestsCutShort(t *testing.T) {
 		d.write("a.yaml", text)
 		d.until("no file problem", func() bool { return d.fileProblem("a.yaml") == "" })
 	}
+	one := `{"kind":"Service","apiVersion":"v1","metadata":{"name":"%s"},"spec":{"clusterIP":"10.96.2.1"}}`
+	d.write("c.yaml", fmt.Sprintf("---\n"+one+"\n---\n"+one+"\n", "c", "d"))
+	d.untilIP("d", "10.96.2.1")
+	d.write("c.yaml", fmt.Sprintf("---\n"+one, "c")) // cut between documents
+	d.until("a file problem", func() bool { return d.fileProblem("c.yaml") != "" })
+	if d.ip("d") == "" {
+		t.Error("a file that was cut between documents removed a Service")
+	}
+	d.write("c.yaml", fmt.Sprintf(one, "c")) // one JSON value is complete
+	d.untilIP("d", "")
 	d.write("b.yaml", strings.TrimSpace(svc("b", "10.96.0.2"))) // a new file without the newline counts
 	d.untilIP("b", "10.96.0.2")
 	d.write("a.yaml", svc("s00", "10.96.1.0")) // complete: the others are gone
