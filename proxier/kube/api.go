@@ -75,7 +75,6 @@ func (a *API) Reload() error {
 	if err != nil {
 		return fmt.Errorf("API source: %w", err)
 	}
-	a.contact.setServer(c.server)
 	if a.clients != nil {
 		close(a.clients.replaced)
 		a.clients.http.CloseIdleConnections()
@@ -205,7 +204,6 @@ func resources(nodeName string) []resource {
 // Run delivers everything to sink until ctx ends. It returns after the last call to sink. It must be called once.
 func (a *API) Run(ctx context.Context, sink Sink) {
 	log := klog.FromContext(ctx)
-	a.contact.setLogger(log)
 	var wg sync.WaitGroup
 	for _, r := range resources(a.nodeName) {
 		f := &follower{api: a, resource: r, log: log}
@@ -231,19 +229,20 @@ type follower struct {
 
 // run follows the resource until ctx ends, in rounds of a list and the watches after it.
 func (f *follower) run(ctx context.Context) {
-	defer f.api.contact.disconnected(f.kind)
+	defer f.api.contact.setConnected(f.kind, false)
 	for f.pace.wait(ctx) == nil {
 		f.streams, f.watches = 0, 0
-		err := f.round(ctx, f.api.current())
+		c := f.api.current()
+		err := f.round(ctx, c)
 		switch {
 		case ctx.Err() != nil:
 		case f.optional && unavailable(err):
 			f.log.V(2).Info("The API server does not serve an optional resource", "resource", f.plural, "err", err)
-			f.api.contact.connected(f.kind)
+			f.api.contact.setConnected(f.kind, true)
 			f.store.Synced()
 			f.pace.long()
 		case err != nil:
-			f.api.contact.failed(f.kind, err)
+			f.api.contact.failed(f.log, c.server, f.kind, err)
 		}
 	}
 }
@@ -296,7 +295,7 @@ func (f *follower) note(c *clients, err error) {
 		f.api.contact.answered(f.kind)
 	case f.optional && unavailable(err):
 	default:
-		f.api.contact.failed(f.kind, err)
+		f.api.contact.failed(f.log, c.server, f.kind, err)
 		f.api.renew(f.log, c, err)
 	}
 }
@@ -321,11 +320,11 @@ func (f *follower) watch(ctx context.Context, c *clients, requests *cache.ListWa
 		f.note(c, err)
 		return nil, err
 	}
-	f.api.contact.connected(f.kind)
+	f.api.contact.setConnected(f.kind, true)
 	stop := func() {
-		f.api.contact.disconnected(f.kind)
+		f.api.contact.setConnected(f.kind, false)
 		if ctx.Err() == nil && time.Since(opened) < steady {
-			f.api.contact.failed(f.kind, errShort)
+			f.api.contact.failed(f.log, c.server, f.kind, errShort)
 		}
 		cancel()
 	}

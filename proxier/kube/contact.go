@@ -69,13 +69,12 @@ type Status struct {
 // contact is the state of the connections to the API server. It logs when the server is lost and when it is back. It is
 // safe for concurrent use.
 type contact struct {
-	mu     sync.Mutex
-	server string
-	log    klog.Logger
-	kinds  [KindFile]Status
-	since  [KindFile]time.Time // when Connected was set
-	lost   time.Time           // the first failure since all kinds were connected; zero if there is none
-	next   time.Duration       // after lost: when to log that again
+	mu    sync.Mutex
+	kinds [KindFile]Status
+	since [KindFile]time.Time // when Connected was set
+	lost  time.Time           // the first failure since all kinds were connected; zero if there is none
+	next  time.Duration       // after lost: when to log that again
+	log   klog.Logger         // of the last line about the loss
 }
 
 const (
@@ -84,18 +83,6 @@ const (
 	// steady is how long all watches must be open for the server to be back.
 	steady = 2 * time.Second
 )
-
-func (c *contact) setServer(server string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.server = server
-}
-
-func (c *contact) setLogger(log klog.Logger) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.log = log
-}
 
 func (c *contact) status() []Status {
 	c.mu.Lock()
@@ -113,26 +100,23 @@ func (c *contact) answered(k Kind) {
 	c.kinds[k].LastContact = time.Now()
 }
 
-// connected notes that a watch is open.
-func (c *contact) connected(k Kind) {
+// setConnected notes that a watch is open, or has ended.
+func (c *contact) setConnected(k Kind, open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := time.Now()
-	c.kinds[k].Connected, c.kinds[k].LastContact, c.since[k] = true, now, now
+	c.kinds[k].Connected = open
+	if !open {
+		return
+	}
+	c.since[k] = time.Now()
+	c.kinds[k].LastContact = c.since[k]
 	if !c.lost.IsZero() {
 		time.AfterFunc(steady, c.back)
 	}
 }
 
-// disconnected notes that a watch has ended.
-func (c *contact) disconnected(k Kind) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.kinds[k].Connected = false
-}
-
 // failed notes that a request failed or a watch ended early, and logs that if it has been so for long enough.
-func (c *contact) failed(k Kind, err error) {
+func (c *contact) failed(log klog.Logger, server string, k Kind, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -140,9 +124,9 @@ func (c *contact) failed(k Kind, err error) {
 		c.lost, c.next = now, firstLog
 	}
 	if since := now.Sub(c.lost); since >= c.next {
-		c.next = 3 * since
+		c.next, c.log = 3*since, log.WithValues("server", server)
 		c.log.Error(err, "The API server is unreachable or does not answer properly; the proxy serves the last known state",
-			"server", c.server, "kind", k, "for", since.Round(time.Second))
+			"kind", k, "for", since.Round(time.Second))
 	}
 }
 
@@ -157,7 +141,7 @@ func (c *contact) back() {
 		}
 	}
 	if c.next > firstLog {
-		c.log.Info("The API server answers again", "server", c.server, "after", now.Sub(c.lost).Round(time.Second))
+		c.log.Info("The API server answers again", "after", now.Sub(c.lost).Round(time.Second))
 	}
 	c.lost = time.Time{}
 }

@@ -100,18 +100,11 @@ type reader struct {
 
 // file is what is known of one file.
 type file struct {
-	stamp       stamp
-	missing     time.Time // since when; zero if the file is there
+	version     fs.FileInfo // of what was read last
+	missing     time.Time   // since when; zero if the file is there
 	definitions []definition
 	problems    []error
 	ignored     map[string]bool
-}
-
-// stamp identifies a version of a file.
-type stamp struct {
-	dev, ino          uint64
-	size              int64
-	modified, changed syscall.Timespec
 }
 
 func (s *Source) newReader(log klog.Logger, sink kube.Sink) *reader {
@@ -193,36 +186,25 @@ func isManifest(name string) bool {
 
 // read reads the file again if it is another version than before.
 func (f *file) read(d decoder, path string) {
-	version, err := stampOf(path) // before the contents: a change in between shows at the next look
-	if err == nil && version == f.stamp {
+	version, err := os.Stat(path) // before the contents: a change in between shows at the next look
+	if err == nil && !version.Mode().IsRegular() {
+		err = errNotFile
+	}
+	if err == nil && f.version != nil && os.SameFile(f.version, version) && f.version.Size() == version.Size() && f.version.ModTime().Equal(version.ModTime()) {
 		return
 	}
 	var data []byte
 	if err == nil {
 		data, err = os.ReadFile(path)
 	}
-	if errors.Is(err, fs.ErrNotExist) { // a link that leads nowhere just now, or removed since the directory was read
-		return
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // a link that leads nowhere just now, or removed since the directory was read
+	case err != nil:
+		f.version, f.problems = nil, []error{&FileError{Path: path, Err: err}}
+	default:
+		f.version = version
+		f.take(path, d.file(path, data))
 	}
-	if err != nil {
-		f.stamp, f.problems = stamp{}, []error{&FileError{Path: path, Err: err}}
-		return
-	}
-	f.stamp = version
-	f.take(path, d.file(path, data))
-}
-
-// stampOf follows symbolic links.
-func stampOf(path string) (stamp, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return stamp{}, err
-	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !ok || !st.Mode().IsRegular() {
-		return stamp{}, errNotFile
-	}
-	return stamp{dev: sys.Dev, ino: sys.Ino, size: sys.Size, modified: sys.Mtim, changed: sys.Ctim}, nil
 }
 
 // errNotFile reports a directory or device with the name of a manifest.
