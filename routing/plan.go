@@ -95,7 +95,9 @@ func (p *planner) mayServe(f Family) bool {
 }
 
 // setAside reports the ranges and addresses of family f that are in conflict with others, and keeps the rest for the
-// plan.
+// plan. No conflict are a single address (/32, /128) of others in a service CIDR, because node-local DNS caches bind
+// ClusterIPs, and the host address of the masquerade subnet on our device, which a running OVN-Kubernetes has on its
+// bridge.
 func (p *planner) setAside(f Family) {
 	p.cidrs, p.virtual = nil, nil
 	p.subnet, p.hasSub = p.c.Subnet(f)
@@ -103,11 +105,18 @@ func (p *planner) setAside(f Family) {
 	used := p.hasSub && (p.c.Reach.Enabled || p.c.Masquerade.Enabled || p.c.HandOff.Enabled && (!gateway ||
 		p.c.HandOff.Local && slices.ContainsFunc(p.c.HandOff.Virtual, p.subnet.Contains)))
 	for _, svc := range p.c.ServiceCIDRs {
-		if nl.FamilyOf(svc.Addr()) == f && p.checkCIDR(svc, used) {
+		switch {
+		case nl.FamilyOf(svc.Addr()) != f:
+		case used && p.subnet.Overlaps(svc):
+			p.found.conflict("masquerade subnet %s overlaps service CIDR %s: choose another one (masqueradeSubnets)", p.subnet, svc)
+		case p.checkRange("service CIDR", svc, "change serviceCIDRs or what overlaps", func(a Addr) bool { return a.Prefix.IsSingleIP() }):
 			p.cidrs = append(p.cidrs, svc)
 		}
 	}
-	p.hasSub = p.hasSub && (!used || p.checkSubnet(f))
+	if used {
+		own := func(a Addr) bool { return a.Prefix == p.hostAddress() && p.uses(a.Index, f) }
+		p.hasSub = p.checkRange("masquerade subnet", p.subnet.Prefix, "choose another one (masqueradeSubnets)", own)
+	}
 	for _, v := range p.c.HandOff.Virtual {
 		if p.c.HandOff.Local && nl.FamilyOf(v) == f && p.checkVirtual(v) {
 			p.virtual = append(p.virtual, v)
@@ -115,47 +124,21 @@ func (p *planner) setAside(f Family) {
 	}
 }
 
-// checkCIDR reports whether a service CIDR can be routed. A single address (/32, /128) of others inside it is no
-// overlap: node-local DNS caches bind ClusterIPs.
-func (p *planner) checkCIDR(svc netip.Prefix, usesSubnet bool) bool {
+// checkRange reports whether a range overlaps neither pods nor the node's addresses, except those that are allowed.
+func (p *planner) checkRange(what string, x netip.Prefix, remedy string, allowed func(Addr) bool) bool {
 	before := len(p.found)
 	for _, pod := range p.c.PodCIDRs {
-		if svc.Overlaps(pod) {
-			p.found.conflict("service CIDR %s overlaps pod CIDR %s: change serviceCIDRs or podCIDRs", svc, pod)
+		if x.Overlaps(pod) {
+			p.found.conflict("%s %s overlaps pod CIDR %s: %s", what, x, pod, remedy)
 		}
 	}
-	if node, ok := pick(p.c.NodeAddrs, svc.Contains); ok {
-		p.found.conflict("service CIDR %s contains the node's address %s: change serviceCIDRs", svc, node)
+	if node, ok := pick(p.c.NodeAddrs, x.Contains); ok {
+		p.found.conflict("%s %s contains the node's address %s: %s", what, x, node, remedy)
 		return false
-	}
-	if usesSubnet && p.subnet.Overlaps(svc) {
-		p.found.conflict("masquerade subnet %s overlaps service CIDR %s: choose another masquerade subnet (masqueradeSubnets)", p.subnet, svc)
 	}
 	for _, a := range p.s.Addrs {
-		if !a.Prefix.IsSingleIP() && svc.Overlaps(a.Prefix) {
-			p.found.conflict("service CIDR %s overlaps address %s of %s: change serviceCIDRs or the address", svc, a.Prefix, p.s.Name(a.Index))
-		}
-	}
-	return len(p.found) == before
-}
-
-// checkSubnet reports whether the masquerade subnet can be used. Others may have the host address itself: beside a
-// running OVN-Kubernetes its bridge has 169.254.169.2/29.
-func (p *planner) checkSubnet(f Family) bool {
-	before, sub := len(p.found), p.subnet
-	for _, pod := range p.c.PodCIDRs {
-		if sub.Overlaps(pod) {
-			p.found.conflict("masquerade subnet %s overlaps pod CIDR %s: choose another masquerade subnet (masqueradeSubnets)", sub, pod)
-		}
-	}
-	if node, ok := pick(p.c.NodeAddrs, sub.Contains); ok {
-		p.found.conflict("masquerade subnet %s contains the node's address %s: choose another masquerade subnet (masqueradeSubnets)", sub, node)
-		return false
-	}
-	for _, a := range p.s.addrs(f, 0) {
-		if sub.Overlaps(a.Prefix) && (a.Prefix != p.hostAddress() || !p.uses(a.Index, f)) {
-			p.found.conflict("masquerade subnet %s overlaps address %s of %s: choose another one (masqueradeSubnets)",
-				sub, a.Prefix, p.s.Name(a.Index))
+		if x.Overlaps(a.Prefix) && !allowed(a) {
+			p.found.conflict("%s %s overlaps address %s of %s: %s", what, x, a.Prefix, p.s.Name(a.Index), remedy)
 		}
 	}
 	return len(p.found) == before

@@ -220,14 +220,14 @@ func TestRefused(t *testing.T) {
 	}{
 		{"subnet overlaps service CIDR", reachConfig(),
 			func(c *Config, _ *State) { c.Subnets = prefixes("10.96.8.0/29", "fd69::/125") },
-			"masquerade subnet 10.96.8.0/29 overlaps service CIDR 10.96.0.0/16: choose another masquerade subnet (masqueradeSubnets)"},
+			"masquerade subnet 10.96.8.0/29 overlaps service CIDR 10.96.0.0/16: choose another one (masqueradeSubnets)"},
 		{"subnet overlaps pod CIDR", reachConfig(),
 			func(c *Config, _ *State) { c.Subnets = prefixes("169.254.169.0/29", "fd00:10:244:7::/125") },
-			"masquerade subnet fd00:10:244:7::/125 overlaps pod CIDR fd00:10:244::/56: choose another masquerade subnet (masqueradeSubnets)"},
+			"masquerade subnet fd00:10:244:7::/125 overlaps pod CIDR fd00:10:244::/56: choose another one (masqueradeSubnets)"},
 		{"subnet contains the node", reachConfig(),
 			func(c *Config, _ *State) {
 				c.Subnets, c.NodeAddrs = prefixes("172.18.0.0/29", "fd69::/125"), addrs("172.18.0.3", "fd00:18::3")
-			}, "masquerade subnet 172.18.0.0/29 contains the node's address 172.18.0.3: choose another masquerade subnet (masqueradeSubnets)"},
+			}, "masquerade subnet 172.18.0.0/29 contains the node's address 172.18.0.3: choose another one (masqueradeSubnets)"},
 		{"subnet overlaps an address of the node", reachConfig(),
 			func(_ *Config, s *State) {
 				s.Addrs = append(s.Addrs, Addr{Index: 3, Prefix: netip.MustParsePrefix("169.254.169.2/29")})
@@ -239,14 +239,14 @@ func TestRefused(t *testing.T) {
 			func(c *Config, _ *State) { c.Subnets = prefixes("169.254.169.0/29", "169.254.170.0/29", "fd69::/125") },
 			"masqueradeSubnets has two IPv4 entries, the second 169.254.170.0: keep one per family"},
 		{"service CIDR overlaps pods", reachConfig(), func(c *Config, _ *State) { c.PodCIDRs = prefixes("10.96.128.0/17") },
-			"service CIDR 10.96.0.0/16 overlaps pod CIDR 10.96.128.0/17: change serviceCIDRs or podCIDRs"},
+			"service CIDR 10.96.0.0/16 overlaps pod CIDR 10.96.128.0/17: change serviceCIDRs or what overlaps"},
 		{"service CIDR contains the node", reachConfig(),
 			func(c *Config, _ *State) { c.ServiceCIDRs, c.NodeAddrs = prefixes("172.0.0.0/8"), addrs("172.18.0.3") },
-			"service CIDR 172.0.0.0/8 contains the node's address 172.18.0.3: change serviceCIDRs"},
+			"service CIDR 172.0.0.0/8 contains the node's address 172.18.0.3: change serviceCIDRs or what overlaps"},
 		{"service CIDR overlaps an interface", reachConfig(),
 			func(_ *Config, s *State) {
 				s.Addrs = append(s.Addrs, Addr{Index: 3, Prefix: netip.MustParsePrefix("10.96.7.1/24")})
-			}, "service CIDR 10.96.0.0/16 overlaps address 10.96.7.1/24 of mp0: change serviceCIDRs or the address"},
+			}, "service CIDR 10.96.0.0/16 overlaps address 10.96.7.1/24 of mp0: change serviceCIDRs or what overlaps"},
 		{"a bound ClusterIP is no overlap", reachConfig(),
 			func(_ *Config, s *State) {
 				s.Addrs = append(s.Addrs, Addr{Index: 3, Prefix: netip.MustParsePrefix("10.96.0.10/32"), Global: true})
@@ -364,12 +364,12 @@ func TestPlanSetsAside(t *testing.T) {
 		{"one service CIDR that overlaps an interface", reachConfig(), func(c *Config, _ *State) {
 			c.ServiceCIDRs = prefixes("10.96.0.0/16", "172.18.0.0/20", "fd00:10:96::/112")
 		}, subnets + "fd00:10:96::/112 10.96.0.0/16",
-			"conflict: service CIDR 172.18.0.0/20 overlaps address 172.18.0.3/16 of eth0: change serviceCIDRs or the address"},
+			"conflict: service CIDR 172.18.0.0/20 overlaps address 172.18.0.3/16 of eth0: change serviceCIDRs or what overlaps"},
 		{"one service CIDR that contains the node", reachConfig(), func(c *Config, _ *State) {
 			c.ServiceCIDRs = append(c.ServiceCIDRs, prefixes("fd00::/16")...)
 			c.NodeAddrs = addrs("172.18.0.3", "fd00:18::3")
-		}, subnets + "fd00:10:96::/112 10.96.0.0/16", "conflict: service CIDR fd00::/16 overlaps pod CIDR fd00:10:244::/56: change serviceCIDRs or podCIDRs\n" +
-			"conflict: service CIDR fd00::/16 contains the node's address fd00:18::3: change serviceCIDRs"},
+		}, subnets + "fd00:10:96::/112 10.96.0.0/16", "conflict: service CIDR fd00::/16 overlaps pod CIDR fd00:10:244::/56: change serviceCIDRs or what overlaps\n" +
+			"conflict: service CIDR fd00::/16 contains the node's address fd00:18::3: change serviceCIDRs or what overlaps"},
 		{"one masquerade subnet", handOffConfig(), func(c *Config, s *State) {
 			s.Addrs = append(s.Addrs, Addr{Index: 2, Prefix: netip.MustParsePrefix("169.254.169.6/28")})
 		}, "fd69::1/128 fd69::/125 fd69::3/128 fd00:10:96::/112 169.254.169.3/32 10.96.0.0/16",

@@ -108,7 +108,7 @@ const (
 )
 
 // Have returns what exists of all that [Plan] could want: our own entries, and each interface whose reverse path
-// filter is loose or off, whoever set it.
+// filter is loose or off, by any program.
 func (s State) Have() Set {
 	have := s.Ours.Clone()
 	for _, l := range s.Links {

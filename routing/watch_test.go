@@ -368,7 +368,7 @@ func TestWatchNewConfiguration(t *testing.T) {
 	})
 	eventually(t, "problem", func() (bool, string) {
 		got := problemLines(r.m.Stats().Problems)
-		return got == "conflict: service CIDR 10.99.0.0/16 overlaps address 10.99.0.1/24 of eth0: change serviceCIDRs or the address\n", got
+		return got == "conflict: service CIDR 10.99.0.0/16 overlaps address 10.99.0.1/24 of eth0: change serviceCIDRs or what overlaps\n", got
 	})
 	n.run("ip addr del 10.99.0.1/24 dev eth0")
 	has("the CIDR that was set aside", func(s string) bool { return strings.Count(s, "10.99.0.0/16") == 2 })

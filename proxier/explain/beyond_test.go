@@ -38,7 +38,9 @@ func beyondServices(f nft.Family) []*nft.Service {
 func TestExplainBeyond(t *testing.T) {
 	for _, f := range nft.Families() {
 		cfg := config()
+		hop := in(f, "10.244.0.99")
 		cfg.Beyond = nft.Beyond{Steering: true, Mark: 0x1745ec, Mask: ^uint32(0), HandOff: true,
+			SteeringHop: hop, HandOffHop: hop, Virtual: in(f, "169.254.169.3"),
 			Subnet: netip.PrefixFrom(in(f, "169.254.169.0"), in(f, "0.0.0.0").BitLen()-3), Device: "mp0"}
 		s := nft.Model(f, cfg, beyondServices(f), nodeElements(f))
 		for _, c := range []scenario{
@@ -52,6 +54,21 @@ func TestExplainBeyond(t *testing.T) {
 		} {
 			e := Explain(inspect.Read(s), nil, c.packet(f), node(f))
 			t.Run(fmt.Sprintf("%s/%s %s from %s", f, c.proto, c.to, c.from), func(t *testing.T) { c.check(t, f, e) })
+			led := node(f)
+			led.NextHop = func(netip.Addr, uint32) netip.Addr { return hop }
+			e = Explain(inspect.Read(s), nil, c.packet(f), led)
+			t.Run(fmt.Sprintf("%s/%s %s from %s, led there", f, c.proto, c.to, c.from), func(t *testing.T) { c.check(t, f, e) })
+		}
+		away := node(f)
+		away.NextHop = func(netip.Addr, uint32) netip.Addr { return in(f, "172.18.0.1") }
+		for _, c := range []scenario{
+			{nft.TCP, "10.96.0.1:80", nodeIP, "", Refused, "", "", "default/steered:http", "no route to the balancer behind the device"},
+			{nft.TCP, "172.18.0.2:30003", client, "eth0", Refused, "none", "10.96.0.3:80", "default/handed:http", "no route to the balancer behind the device"},
+			{nft.TCP, "172.18.0.2:30004", client, "eth0", Refused, "none", "169.254.169.3:30004", "default/local:http", "no route to the balancer behind the device"},
+			{nft.TCP, "10.96.0.3:80", nodeIP, "", Delivered, "all", "10.244.0.1:8080", "default/handed:http", "the only endpoint"},
+		} {
+			e := Explain(inspect.Read(s), nil, c.packet(f), away)
+			t.Run(fmt.Sprintf("%s/%s %s from %s, device away", f, c.proto, c.to, c.from), func(t *testing.T) { c.check(t, f, e) })
 		}
 	}
 }

@@ -169,8 +169,8 @@ func (m *Manager) Check(ctx context.Context) error {
 }
 
 // Run applies the configuration and keeps it applied until ctx ends; then it returns nil and leaves everything in
-// place, so that traffic survives a restart. It returns an error if the kernel cannot be watched or read at start, or
-// if the first round lacks the privilege to write.
+// place, so that traffic survives a restart. It returns an error if the kernel cannot be watched, or if the first round
+// lacks the privilege to read or write.
 func (m *Manager) Run(ctx context.Context) error {
 	sub, err := m.sys.Watch()
 	if err != nil {
@@ -185,8 +185,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	for first := true; ; first = false {
 		wait, err := m.round(ctx)
 		denied := errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES)
-		if first && (denied || err != nil && m.have == nil) && ctx.Err() == nil {
-			return fmt.Errorf("routing, which needs CAP_NET_ADMIN: %w", err)
+		if first && denied && ctx.Err() == nil {
+			return fmt.Errorf("routing needs CAP_NET_ADMIN: %w", err)
 		}
 		if !m.rest(ctx, wait) {
 			return nil
@@ -338,7 +338,7 @@ func (m *Manager) count(s routing.State, r routing.Result, ops []routing.Op, now
 		}
 		m.log.Info("Routing", "op", op.Verb.String(), "entry", op.Entry.Text(s.Name), "repair", repair)
 	}
-	// A loose filter that is not wanted is nobody's.
+	// A loose filter that is not wanted belongs to others.
 	maps.DeleteFunc(now, func(e routing.Entry, _ struct{}) bool { return e.Kind() == routing.KindSysctl && !r.Want.Has(e) })
 	st.Wanted, st.Entries, st.Deferred = r.Want.Counts(), now.Counts(), deferred
 	found := append(r.Problems, taken(err)...)
