@@ -11,11 +11,24 @@
 //
 // # Cost
 //
+// Processor time of one pass that deletes 100 stale entries, and its memory (Linux 6.18, BenchmarkPass; "mixed" is a
+// table in which one of ten entries is of UDP and translated). The stale entries go as the pass reaches them, half of
+// them in half of its time:
+//
+//	entries             after one change    after many           all
+//	10,000              5 ms, 0.1 MiB       17 ms, 2 MiB         17 ms, 2 MiB
+//	1,000,000           1.7 s, 4 MiB        1.9 s, 4 MiB         1.7 s, 4 MiB
+//	1,000,000, mixed    0.8 s, 3 MiB        0.7 s, 3 MiB         2.5 s, 4 MiB
+//
 // The kernel can filter by protocol, port and address (Linux 5.8), but it runs with soft interrupts off until a buffer
 // of answers is full: 0.28 s in a table of 1,000,000 entries of which few match, in which one CPU receives no packets.
 // So a table of more than 20,000 entries is read by filters that enough entries match (see ctsync.Due.Queries). Commits
 // of nftables by another socket take 5 µs beside passes over 1,000,000 entries, as they do alone (median;
 // BenchmarkCommit).
+//
+// The sockets are mdlayher/netlink's, at a fifth more processor time than sockets of our own (1.4 s instead of 1.7 s).
+// The codec is our own: ti-mo/conntrack reads a dump as a whole, in 2.7 times the processor time and 1.5 GiB at
+// 1,000,000 entries, and has neither the filter by tuple nor the ID in deletions. It is the oracle of the tests.
 //
 // An index kept by conntrack events was measured too. Listening to NEW and DESTROY costs 4.3 µs per new flow of the
 // whole node (2.5 µs in the path of the packet, on top of 2.7 µs for the flow itself, and 1.7 µs for the listener), and
