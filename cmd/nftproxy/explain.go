@@ -110,20 +110,20 @@ func (q *question) answer() (*explain.Explanation, error) {
 		return nil, err
 	}
 	f := nft.FamilyOf(packet.To.Addr())
-	node := explain.Node{Local: facts.isLocal, Route: facts.route, NextHop: facts.nextHop, Client: clientOf(conn, f)}
-	return explain.Explain(tables[f], tables[f.Other()], packet, node), nil
+	return explain.Explain(tables[f], tables[f.Other()], packet, facts.node(conn, f)), nil
 }
 
-// clientOf looks clients up in affinity maps. A map that cannot be read has no clients.
-func clientOf(conn *kernel.Conn, f nft.Family) func(set, key string) string {
-	return func(set, key string) (found string) {
-		_ = conn.Elements(f, set, func(k, data []byte) {
+// node is what package explain has to know of the node. An affinity map that cannot be read has no clients.
+func (f *facts) node(conn *kernel.Conn, family nft.Family) explain.Node {
+	client := func(set, key string) (found string) {
+		_ = conn.Elements(family, set, func(k, data []byte) {
 			if string(k) == key {
 				found = string(data)
 			}
 		})
 		return found
 	}
+	return explain.Node{Local: f.isLocal, Route: f.route, NextHop: f.nextHop, Client: client}
 }
 
 // packet makes the packet that is asked about.

@@ -290,11 +290,11 @@ func (p *parts) startServers(start func(string, func(context.Context) error), de
 	}
 }
 
-// lastWord bounds how long a process that ends waits for its last Event.
-const lastWord = 2 * time.Second
+// eventTimeout bounds how long a process that ends waits for its last Event.
+const eventTimeout = 2 * time.Second
 
-// server returns what runs a server. That it cannot listen is an Event with the
-// given reason, whether it is tried again or is fatal.
+// server returns the function that runs a server. That it cannot listen is an Event with the given reason, whether it is tried
+// again or is fatal.
 func (p *parts) server(name, addr, reason string, handler http.Handler) func(context.Context) error {
 	s := health.Server{Name: name, Addr: addr, Handler: handler, HardFail: p.cfg.BindHardFail, Failed: func(err error) {
 		klog.ErrorS(err, "Server cannot listen")
@@ -307,7 +307,7 @@ func (p *parts) server(name, addr, reason string, handler http.Handler) func(con
 		if err == nil || p.events == nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(ctx, lastWord)
+		ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 		defer cancel()
 		return errors.Join(err, p.events.WriteNow(ctx, reason, err.Error()))
 	}

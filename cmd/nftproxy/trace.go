@@ -294,8 +294,6 @@ func (t *traceFacts) facts() trace.Facts {
 			}
 			return fmt.Sprintf("interface %d", index)
 		},
-		Node: func(f nft.Family) explain.Node {
-			return explain.Node{Local: t.node.isLocal, Route: t.node.route, Client: clientOf(t.conn, f)}
-		},
+		Node: func(f nft.Family) explain.Node { return t.node.node(t.conn, f) },
 	}
 }

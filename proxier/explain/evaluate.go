@@ -317,7 +317,8 @@ func (r *run) one(e expr.Any, s *state, did *step) {
 	case *expr.Fib:
 		a.verdict = s.fib(e, r.node)
 	case *expr.Rt:
-		if a.verdict = mismatch; r.node.NextHop != nil {
+		a.verdict = mismatch
+		if r.node.NextHop != nil {
 			a.verdict = next
 			s.put(e.Register, r.node.NextHop(s.to.Addr(), s.mark).AsSlice())
 		}
