@@ -19,10 +19,10 @@ import (
 	networking "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
@@ -127,21 +127,15 @@ type clients struct {
 }
 
 // Scheme returns a scheme of the API types that FromService and its siblings convert.
-func Scheme() (*runtime.Scheme, error) {
+func Scheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, discovery.AddToScheme, networking.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("API types: %w", err)
-		}
+		utilruntime.Must(add(scheme)) // which fails for types of one name only
 	}
-	return scheme, nil
+	return scheme
 }
 
 func newClients(load func() (*rest.Config, error)) (*clients, error) {
-	scheme, err := Scheme()
-	if err != nil {
-		return nil, err
-	}
 	cfg, err := load()
 	if err != nil {
 		return nil, err
@@ -156,7 +150,7 @@ func newClients(load func() (*rest.Config, error)) (*clients, error) {
 		// own default values.
 		cfg.Dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
-	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(Scheme()).WithoutConversion()
 	c := &clients{server: cfg.Host, byGroup: map[schema.GroupVersion]rest.Interface{}, replaced: make(chan struct{})}
 	if c.http, err = rest.HTTPClientFor(cfg); err != nil {
 		return nil, fmt.Errorf("client: %w", err)
@@ -180,7 +174,7 @@ type resource struct {
 	group    schema.GroupVersion
 	plural   string
 	labels   string
-	fields   fields.Selector
+	fields   string
 	object   runtime.Object
 	optional bool // that the server does not have it, or the role does not allow it, is no error
 }
@@ -188,16 +182,16 @@ type resource struct {
 func resources(nodeName string) []resource {
 	return []resource{{
 		kind: KindService, group: v1.SchemeGroupVersion, plural: "services", object: &v1.Service{},
-		labels: "!" + serviceProxyName, fields: fields.OneTermNotEqualSelector("spec.clusterIP", v1.ClusterIPNone),
+		labels: "!" + serviceProxyName, fields: "spec.clusterIP!=" + v1.ClusterIPNone,
 	}, {
 		kind: KindEndpointSlice, group: discovery.SchemeGroupVersion, plural: "endpointslices", object: &discovery.EndpointSlice{},
-		labels: "!" + v1.IsHeadlessService, fields: fields.Everything(),
+		labels: "!" + v1.IsHeadlessService,
 	}, {
 		kind: KindNode, group: v1.SchemeGroupVersion, plural: "nodes", object: &v1.Node{},
-		fields: fields.OneTermEqualSelector(metav1.ObjectNameField, nodeName),
+		fields: metav1.ObjectNameField + "=" + nodeName,
 	}, {
 		kind: KindServiceCIDR, group: networking.SchemeGroupVersion, plural: "servicecidrs", object: &networking.ServiceCIDR{},
-		fields: fields.Everything(), optional: true,
+		optional: true,
 	}}
 }
 
@@ -259,7 +253,7 @@ func (f *follower) round(ctx context.Context, c *clients) error {
 		}
 	}()
 	requests := cache.NewFilteredListWatchFromClient(c.byGroup[f.group], f.plural, "", func(o *metav1.ListOptions) {
-		o.LabelSelector, o.FieldSelector = f.labels, f.fields.String()
+		o.LabelSelector, o.FieldSelector = f.labels, f.fields
 	})
 	listWatch := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {

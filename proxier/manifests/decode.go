@@ -25,32 +25,29 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
-// FileError names the place in a manifest file where something is wrong.
-type FileError struct {
-	Path string
-	// Document and Item count from 1. Item is 0 outside a list; both are 0 if the file as a whole is meant.
-	Document, Item int
-	Err            error
+// where is a place in a manifest file. Document and item count from 1; item is 0 outside a list.
+type where struct {
+	path           string
+	document, item int
 }
 
-// Error returns "path: document 1, item 2: reason".
-func (e *FileError) Error() string {
-	text := kube.Printable(e.Path)
-	if e.Document != 0 {
-		text = fmt.Sprintf("%s: document %d", text, e.Document)
+// String returns "path: document 1, item 2".
+func (w where) String() string {
+	text := fmt.Sprintf("%s: document %d", kube.Printable(w.path), w.document)
+	if w.item != 0 {
+		text = fmt.Sprintf("%s, item %d", text, w.item)
 	}
-	if e.Item != 0 {
-		text = fmt.Sprintf("%s, item %d", text, e.Item)
-	}
-	reason := e.Err.Error()
+	return text
+}
+
+// located puts the place before an error.
+func located(place string, err error) error {
+	reason := err.Error()
 	if strings.ContainsFunc(reason, func(c rune) bool { return !unicode.IsPrint(c) }) { // libraries quote what is in the file
-		reason = kube.Printable(reason)
+		return fmt.Errorf("%s: %s", place, kube.Printable(reason))
 	}
-	return text + ": " + reason
+	return fmt.Errorf("%s: %w", place, err)
 }
-
-// Unwrap returns the reason.
-func (e *FileError) Unwrap() error { return e.Err }
 
 // Reasons why a document cannot be used.
 var (
@@ -69,18 +66,14 @@ type definition struct {
 	ref      kube.Ref
 	object   kube.Object // nil if the proxy does not use it
 	problems []error
-	where    FileError // without an error
+	where    where
 }
 
 // decoder decodes manifest files. It is safe for concurrent use.
 type decoder struct{ codec runtime.Decoder }
 
-func newDecoder() (decoder, error) {
-	scheme, err := kube.Scheme()
-	if err != nil {
-		return decoder{}, err
-	}
-	return decoder{serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()}, nil
+func newDecoder() decoder {
+	return decoder{serializer.NewCodecFactory(kube.Scheme(), serializer.EnableStrict).UniversalDeserializer()}
 }
 
 // contents is what a file defines.
@@ -110,27 +103,24 @@ func (d decoder) file(path string, data []byte) *contents {
 		if errors.Is(err, io.EOF) {
 			return c
 		}
-		where := FileError{Path: path, Document: n}
+		at := where{path: path, document: n}
 		if err != nil { // neither reader finds the next document after an error
-			c.fail(where, err)
+			c.fail(at, err)
 			return c
 		}
 		value, problem, err := toJSON(doc)
 		switch {
 		case err != nil:
-			c.fail(where, err)
+			c.fail(at, err)
 		case string(value) == "null": // comments only
 			n--
 		default:
-			d.document(c, where, value, problem)
+			d.document(c, at, value, problem)
 		}
 	}
 }
 
-func (c *contents) fail(where FileError, err error) {
-	where.Err = err
-	c.broken = append(c.broken, &where)
-}
+func (c *contents) fail(at where, err error) { c.broken = append(c.broken, located(at.String(), err)) }
 
 // toJSON converts a document. The problem is a key that is given twice: the last one counts.
 func toJSON(doc []byte) (value []byte, problem, err error) {
@@ -146,18 +136,18 @@ func toJSON(doc []byte) (value []byte, problem, err error) {
 }
 
 // document decodes an object, or the items of a list.
-func (d decoder) document(c *contents, where FileError, value []byte, problem error) {
+func (d decoder) document(c *contents, at where, value []byte, problem error) {
 	var head struct {
 		metav1.TypeMeta `json:",inline"`
 		Items           []json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(value, &head); err != nil {
-		c.fail(where, err)
+		c.fail(at, err)
 		return
 	}
 	itemKind, isList := strings.CutSuffix(head.Kind, "List")
 	if !isList {
-		d.object(c, where, value, metav1.TypeMeta{}, problem)
+		d.object(c, at, value, metav1.TypeMeta{}, problem)
 		return
 	}
 	var defaults metav1.TypeMeta // the API server's own lists give kind and version once
@@ -165,28 +155,28 @@ func (d decoder) document(c *contents, where FileError, value []byte, problem er
 		defaults = metav1.TypeMeta{Kind: itemKind, APIVersion: head.APIVersion}
 	}
 	for i, item := range head.Items {
-		where.Item = i + 1
-		d.object(c, where, item, defaults, problem)
+		at.item = i + 1
+		d.object(c, at, item, defaults, problem)
 	}
 }
 
 // object decodes one object and appends it to c.
-func (d decoder) object(c *contents, where FileError, value []byte, defaults metav1.TypeMeta, problem error) {
+func (d decoder) object(c *contents, at where, value []byte, defaults metav1.TypeMeta, problem error) {
 	gvk := defaults.GroupVersionKind()
 	o, actual, err := d.codec.Decode(value, &gvk, nil)
 	strict, _ := runtime.AsStrictDecodingError(err)
 	switch {
 	case runtime.IsMissingKind(err) || runtime.IsMissingVersion(err):
-		c.fail(where, errNoKind) // the library's error holds the whole document
+		c.fail(at, errNoKind) // the library's error holds the whole document
 		return
 	case runtime.IsNotRegisteredError(err) && kinds[actual.Kind]:
-		c.fail(where, fmt.Errorf("%s of %q: %w", actual.Kind, actual.GroupVersion(), errVersion))
+		c.fail(at, fmt.Errorf("%s of %q: %w", actual.Kind, actual.GroupVersion(), errVersion))
 		return
 	case runtime.IsNotRegisteredError(err):
 		c.ignored[kube.Printable(actual.Kind)] = true
 		return
 	case err != nil && strict == nil:
-		c.fail(where, err)
+		c.fail(at, err)
 		return
 	}
 	meta, ok := o.(metav1.Object)
@@ -196,10 +186,10 @@ func (d decoder) object(c *contents, where FileError, value []byte, defaults met
 	}
 	setDefaults(o, meta, actual.Kind)
 	if err := checkName(actual.Kind, meta); err != nil {
-		c.fail(where, err)
+		c.fail(at, err)
 		return
 	}
-	def := definition{where: where}
+	def := definition{where: at}
 	var problems []error
 	def.ref, def.object, problems, _ = kube.Convert(o)
 	if strict != nil {
@@ -211,9 +201,7 @@ func (d decoder) object(c *contents, where FileError, value []byte, defaults met
 		problems = append(problems, problem)
 	}
 	for _, err := range problems {
-		at := where
-		at.Err = err
-		def.problems = append(def.problems, &at)
+		def.problems = append(def.problems, located(at.String(), err))
 	}
 	c.definitions = append(c.definitions, def)
 }

@@ -55,17 +55,13 @@ type Source struct {
 
 // New returns a source for the files in dir. Of Nodes only the one of that name counts.
 func New(dir, nodeName string) (*Source, error) {
-	d, err := newDecoder()
-	if err != nil {
-		return nil, fmt.Errorf("manifests: %w", err)
-	}
 	switch st, err := os.Stat(dir); {
 	case err != nil:
 		return nil, fmt.Errorf("manifests: %w", err)
 	case !st.IsDir():
 		return nil, fmt.Errorf("manifests: %s: %w", dir, syscall.ENOTDIR)
 	}
-	return &Source{dir: dir, node: nodeName, decoder: d, poll: poll}, nil
+	return &Source{dir: dir, node: nodeName, decoder: newDecoder(), poll: poll}, nil
 }
 
 // Run delivers everything to sink until ctx ends. It returns after the last call to sink. It must be called once.
@@ -200,7 +196,7 @@ func (f *file) read(d decoder, path string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // a link that leads nowhere just now, or removed since the directory was read
 	case err != nil:
-		f.version, f.problems = nil, []error{&FileError{Path: path, Err: err}}
+		f.version, f.problems = nil, []error{located(kube.Printable(path), err)}
 	default:
 		f.version = version
 		f.take(path, d.file(path, data))
@@ -221,9 +217,9 @@ func (f *file) take(path string, c *contents) {
 	switch last := len(c.definitions) - 1; {
 	case len(former) == 0:
 	case c.empty:
-		f.problems = append(f.problems, &FileError{Path: path, Err: errEmpty})
+		f.problems = append(f.problems, located(kube.Printable(path), errEmpty))
 	case c.cut:
-		f.problems = append(f.problems, &FileError{Path: path, Err: errCut})
+		f.problems = append(f.problems, located(kube.Printable(path), errCut))
 		if last >= 0 {
 			if d, known := former[c.definitions[last].ref]; known {
 				c.definitions[last] = d
@@ -277,9 +273,8 @@ func (r *reader) publish() {
 				order = append(order, d.ref)
 				listed[d.ref.Kind][d.ref.Name] = true
 			} else if f.missing.IsZero() {
-				again := d.where
-				again.Err = fmt.Errorf("%s: also in %s, document %d: %w", d.ref, s.first.where.Path, s.first.where.Document, errDuplicate)
-				s.problems = append(s.problems, &again)
+				err := fmt.Errorf("%s: also in %s: %w", d.ref, s.first.where, errDuplicate)
+				s.problems = append(s.problems, located(d.where.String(), err))
 			}
 			s.problems = append(s.problems, d.problems...)
 		}

@@ -303,7 +303,7 @@ func TestManifestsTwice(t *testing.T) {
 	d := startManifests(t, map[string]string{"b.yaml": svc("x", "10.96.0.2")})
 	x := ref(kube.KindService, "default/x")
 	d.write("c.yaml", svc("x", "10.96.0.3")+"---\n"+svc("z", "10.96.0.7")+"---\n"+svc("z", "10.96.0.8"))
-	want := fmt.Sprintf("%s: document 1: Service default/x: also in %s, document 1: defined twice, the first one counts",
+	want := fmt.Sprintf("%s: document 1: Service default/x: also in %s: document 1: defined twice, the first one counts",
 		d.path("c.yaml"), d.path("b.yaml"))
 	d.until("problem", func() bool { return d.problem(x) != "" })
 	if got := d.problem(x); got != want {
