@@ -28,9 +28,9 @@ const (
 	// backstop is how late a change is noticed whose event was lost, such as in a directory that was removed and made
 	// again.
 	backstop = time.Minute
-	// quiet is how long a directory has to be left alone before it is read: a writer that truncates and writes in
-	// several calls is not caught in the middle. longest bounds that wait.
-	quiet, longest = 50 * time.Millisecond, time.Second
+	// quiet is how long a directory has to be left alone before it is read: a writer that truncates and writes in several
+	// calls is not caught in the middle. It delays every change. longest bounds the wait beside a writer that never pauses.
+	quiet, longest = 50 * time.Millisecond, 250 * time.Millisecond
 )
 
 // Watcher watches directories. It is for one goroutine.
