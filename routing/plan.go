@@ -4,6 +4,7 @@
 package routing
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -327,22 +328,11 @@ func (p *planner) forced(hop NextHop) bool {
 func (p *planner) route(r Route) {
 	r.Metric = p.c.Metric
 	r.Table = orDefault(r.Table, tableMain)
-	if by, ok := p.s.Found[p.lookup(r)]; ok && by.Protocol != Protocol && by.Slot() == r.Slot() && by.sameHop(r) {
+	if by, ok := p.s.Found[p.c.lookup(r)]; ok && by.Protocol != Protocol && by.Slot() == r.Slot() && by.sameHop(r) {
 		return // others have the same route, which will do
 	}
 	p.add(r)
 }
-
-// lookup is the one of [Config.Lookups] that finds r or a route of others in its place.
-func (p *planner) lookup(r Route) Lookup {
-	l := Lookup{Dst: r.Dst.Addr()}
-	if r.Table == p.c.Steering.Table {
-		l.Mark = p.c.Steering.Mark
-	}
-	return l
-}
-
-func (r Route) sameHop(o Route) bool { return r.Index == o.Index && r.Gateway == o.Gateway }
 
 // through adds r with its next hop.
 func (p *planner) through(hop NextHop, link Link, r Route) {
@@ -565,13 +555,15 @@ func (p *planner) checkNeighbours() {
 func (p *planner) checkShadowed() {
 	for _, e := range p.want.Sorted() {
 		r, ok := e.(Route)
-		if !ok || !r.Gateway.IsValid() || !p.s.Ours.Has(r) {
+		if !ok || !p.s.Ours.Has(r) {
 			continue
 		}
-		by, ok := p.s.Found[p.lookup(r)]
-		if ok && by.Protocol != Protocol && !by.sameHop(r) {
-			p.found.conflict("%s of others (protocol %d) takes packets to %s: remove it, or set metric below %d",
-				by.Text(p.s.Name), by.Protocol, r.Dst, max(by.Metric, 1))
+		if by, shadowed := p.s.shadow(p.c, r); shadowed {
+			remedy := "remove it"
+			if by.Metric > 1 {
+				remedy = fmt.Sprintf("remove it, or set metric below %d", by.Metric)
+			}
+			p.found.conflict("%s of others (protocol %d) takes packets to %s: %s", by.Text(p.s.Name), by.Protocol, r.Dst, remedy)
 		}
 	}
 }

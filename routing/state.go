@@ -166,14 +166,53 @@ type Line struct {
 	Text   string `json:"text"`
 }
 
-// Lines returns our entries as the kernel has them: addresses, neighbours, routes, rules.
-func (s State) Lines() []Line {
+// ConfigOf returns a configuration whose lookups find the routes in ours.
+func ConfigOf(ours Set) (c Config) {
+	c.Reach.Enabled = true
+	for e := range ours {
+		switch e := e.(type) {
+		case Route:
+			c.ServiceCIDRs = append(c.ServiceCIDRs, e.Dst)
+		case Rule:
+			c.Steering = Steering{Enabled: true, Mark: e.Mark, Table: e.Table}
+		}
+	}
+	return c
+}
+
+// Lines returns our entries as the kernel has them: addresses, neighbours, routes, rules. A route that is not used,
+// because the kernel prefers one of others, is marked.
+func (s State) Lines(c Config) []Line {
 	out := make([]Line, 0, len(s.Ours))
 	for _, e := range s.Ours.Sorted() {
-		out = append(out, Line{e.Kind().String(), e.Family().String(), e.Text(s.Name)})
+		text := e.Text(s.Name)
+		if r, ok := e.(Route); ok {
+			if by, shadowed := s.shadow(c, r); shadowed {
+				text += fmt.Sprintf(" (not used: %s of others takes the packets)", by.Text(s.Name))
+			}
+		}
+		out = append(out, Line{e.Kind().String(), e.Family().String(), text})
 	}
 	return out
 }
+
+// shadow returns the route of others that takes the packets to a route of ours with a gateway. One with the same next
+// hop is no shadow.
+func (s State) shadow(c Config, r Route) (by FoundRoute, ok bool) {
+	by, ok = s.Found[c.lookup(r)]
+	return by, ok && r.Gateway.IsValid() && by.Protocol != Protocol && !by.sameHop(r)
+}
+
+// lookup is the one of [Config.Lookups] that finds r or a route of others in its place.
+func (c Config) lookup(r Route) Lookup {
+	l := Lookup{Dst: r.Dst.Addr()}
+	if r.Table == c.Steering.Table {
+		l.Mark = c.Steering.Mark
+	}
+	return l
+}
+
+func (r Route) sameHop(o Route) bool { return r.Index == o.Index && r.Gateway == o.Gateway }
 
 // Severity is what a [Problem] means for the modes that are switched on.
 type Severity uint8

@@ -424,11 +424,12 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
-// TestDump: what dump prints is what cleanup removes.
+// TestDump: what dump prints is what cleanup removes. A route that is not used is marked.
 func TestDump(t *testing.T) {
 	n := newWorker(t)
 	k := n.kernel()
 	converge(t, n, k, must(steeringConfig().Normalize()))
+	n.run("ip route add 10.96.0.0/16 via 172.18.0.1 metric 5")
 	got, err := Dump(context.Background(), k)
 	if err != nil {
 		t.Fatal(err)
@@ -445,7 +446,7 @@ func TestDump(t *testing.T) {
 		IPv6 route fd00:10:96::/112 via fd00:10:244:1::1 dev mp0 metric 1024 table 7
 		IPv6 route fd00:10:96::/112 via fd69::4 dev eth0 onlink src fd00:18::3 metric 1024
 		IPv4 route 10.96.0.0/16 via 10.244.1.1 dev mp0 metric 1024 table 7
-		IPv4 route 10.96.0.0/16 via 169.254.169.4 dev eth0 onlink src 172.18.0.3 metric 1024
+		IPv4 route 10.96.0.0/16 via 169.254.169.4 dev eth0 onlink src 172.18.0.3 metric 1024 (not used: route 10.96.0.0/16 via 172.18.0.1 dev eth0 metric 5 of others takes the packets)
 		IPv4 rule IPv4 priority 30 fwmark 0x1745ec lookup 7
 		IPv6 rule IPv6 priority 30 fwmark 0x1745ec lookup 7`), text); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -178,7 +178,14 @@ func Cleanup(ctx context.Context, sys System) (removed int, err error) {
 // Dump returns our entries as the kernel has them, whichever run made them.
 func Dump(ctx context.Context, sys System) ([]routing.Line, error) {
 	s, err := sys.Read(ctx, routing.Config{})
-	return s.Lines(), err
+	if err != nil {
+		return nil, err
+	}
+	c := routing.ConfigOf(s.Ours)
+	if s, err = sys.Read(ctx, c); err != nil {
+		return nil, err
+	}
+	return s.Lines(c), nil
 }
 
 // watchGroups are the multicast groups of rtnetlink that announce changes of our entries and of what they depend on.
