@@ -20,7 +20,7 @@
 //     attempts, since an answered connection works and would break.
 //
 // UDP is always in scope, SCTP and TCP if Scope has them. Everything else stays: entries of other conntrack zones; flows
-// to addresses that are not ours, whoever translated them; NodePort flows to addresses that take no NodePorts; flows to
+// to addresses that are not ours, even if translated by another program; NodePort flows to addresses that take no NodePorts; flows to
 // endpoints that serve, though a changed traffic policy would send new flows elsewhere (as with kube-proxy; see
 // Change.Endpoints); connections to endpoints that are not ready, but still listed.
 //

@@ -80,7 +80,7 @@ type Change struct {
 	// as it is, else a sorted copy.
 	Endpoints []netip.AddrPort
 	// Unready are endpoints that a slice still lists although they do not serve. TCP connections and SCTP associations
-	// may stay on them, because a readiness probe that fails says nothing about them; a datagram flow may not.
+	// may stay on them, because a failed readiness probe does not end them; a datagram flow may not.
 	Unready []netip.AddrPort
 	// Untranslated means that our rules let flows of this frontend pass without translation (steering to a gateway
 	// device), so that such flows are right.

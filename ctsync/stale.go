@@ -75,7 +75,7 @@ func (s *State) offered(f *Flow, o *offer) Reason {
 }
 
 // restartable reports whether an untranslated flow can begin anew under our rules. A datagram flow can at any time. A
-// connection that was answered works, whoever answered it, and would break.
+// connection that was answered works and would break.
 func restartable(f *Flow) bool {
 	switch f.Proto {
 	case UDP:

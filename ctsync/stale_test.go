@@ -219,7 +219,7 @@ type model struct {
 	nodes                      []netip.Addr
 }
 
-// uses says whether a flow to dst uses the frontend, by address or as a NodePort.
+// uses reports whether a flow to dst uses the frontend, by address or as a NodePort.
 func (m *model) uses(c Change, f *Flow) (exact, node bool) {
 	if c.Proto != f.Proto || c.Port != f.Dst.Port() {
 		return false, false

@@ -129,7 +129,7 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// TestCensusReplace: a filtered dump tells about what matches its filter, and nothing about the rest.
+// TestCensusReplace: a filtered dump replaces the counts of what matches its filter, and no others.
 func TestCensusReplace(t *testing.T) {
 	had := map[Query]int{{Family: 2, Proto: UDP, DNAT: true}: 3, {Family: 2, Proto: TCP}: 5, {Family: 10, Proto: UDP}: 7}
 	c := census(had)

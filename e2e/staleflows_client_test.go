@@ -30,7 +30,7 @@ const (
 	unreachable = "unreachable"
 )
 
-// datagram is one that was sent, and who answered it, or why nobody did.
+// datagram is one that was sent, and who answered it, or why none did.
 type datagram struct {
 	sent time.Time
 	fate string
@@ -86,7 +86,7 @@ func (s *stream) send() {
 		s.grams = append(s.grams, datagram{time.Now(), lost})
 		s.mu.Unlock()
 		for range 3 {
-			// An error is that of a datagram before, which the socket tells once; this one was not sent.
+			// An error is that of a datagram before, which the socket reports once; this one was not sent.
 			_, err := s.conn.Write(number)
 			if err == nil {
 				break
@@ -126,7 +126,7 @@ func (s *stream) receive() {
 	}
 }
 
-// refused notes an ICMP error, which does not say for which datagram: the back-th last one.
+// refused notes an ICMP error, which does not name its datagram: it counts for the back-th last one.
 func (s *stream) refused(err error, back int) {
 	fate := unreachable
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -191,7 +191,7 @@ type outcome struct {
 // failed reports whether the stream was not served as it should be. One that is right from the start stays so.
 func (o outcome) failed(kept bool) bool { return o.never || o.again > 0 || kept && o.wrong > 0 }
 
-// judge tells how the stream took a change that was written at the given time. A datagram that is lost says nothing if
+// judge returns how the stream took a change that was written at the given time. A lost datagram does not count if
 // one of the control streams lost one at the same time, which no rule of a proxy concerns, or where clients are refused:
 // of two refusals that come before the socket is read, one is not reported.
 func (s *stream) judge(written time.Time, right func(fate string) bool, control ...*stream) outcome {

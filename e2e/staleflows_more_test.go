@@ -110,19 +110,19 @@ func TestStaleFlowsTCP(t *testing.T) {
 	time.Sleep(time.Second) // until after the last look at the change
 	stay := c.readers(b.Name)
 	for i, conn := range gone {
-		if err := hears(conn, 10*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := readWithin(conn, 10*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("connection %d to an endpoint that still serves: %v", i, err)
 		}
 	}
 	c.apply(lab.NewSlices(svc, b.Endpoint()))
 	for i, conn := range gone {
-		if err := hears(conn, patience); !errors.Is(err, syscall.ECONNRESET) {
+		if err := readWithin(conn, patience); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("connection %d to an endpoint that is gone: %v", i, err)
 		}
 	}
 	time.Sleep(time.Second)
 	for i, conn := range stay {
-		if err := hears(conn, 10*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := readWithin(conn, 10*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("connection %d to an endpoint that stays: %v", i, err)
 		}
 	}
@@ -162,8 +162,8 @@ func (c *cluster) reader(from *lab.Host, to netip.AddrPort, backend string) (con
 	return nil
 }
 
-// hears waits for something to happen to a connection on which nothing is said.
-func hears(conn net.Conn, within time.Duration) error {
+// readWithin reads from a connection that carries no data, until it ends or the time is over.
+func readWithin(conn net.Conn, within time.Duration) error {
 	_ = conn.SetReadDeadline(time.Now().Add(within))
 	_, err := conn.Read(make([]byte, 1))
 	return err

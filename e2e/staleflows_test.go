@@ -30,7 +30,7 @@ type staleCase struct {
 	first, then string
 }
 
-// elsewhere is what a client meets at an address that is not ours: not a backend.
+// elsewhere is what a client finds at an address that is not ours: not a backend.
 const elsewhere = "not a backend"
 
 // staleWorld is where the cases play: the objects are the same for all proxies.
@@ -138,7 +138,7 @@ func staleCases() []staleCase {
 	}
 }
 
-// fits says whether a fate is the wanted one.
+// fits reports whether a fate is the wanted one.
 func fits(want string) func(fate string) bool {
 	if want == elsewhere {
 		return func(fate string) bool { return slices.Contains([]string{lost, refused, unreachable}, fate) }
@@ -175,7 +175,7 @@ func newStaleSide(t *testing.T, kind lab.ProxyKind, cp *lab.ControlPlane) *stale
 // key names a stream.
 func key(c *staleCase, f lab.Family) string { return fmt.Sprintf("%s/%s", c.name, f) }
 
-// openControl starts the streams that tell what the machine loses by itself.
+// openControl starts the streams that show what the machine loses by itself.
 func (s *staleSide) openControl(t *testing.T, backends ...*lab.Pod) {
 	for _, b := range backends {
 		for _, f := range lab.Families() {
@@ -195,7 +195,7 @@ func (s *staleSide) open(t *testing.T, c *staleCase, i int) {
 	}
 }
 
-// await waits until the streams of a case meet what they should.
+// await waits until the streams of a case are served as they should be.
 func (s *staleSide) await(t *testing.T, c *staleCase, want string, within time.Duration) bool {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(tick) { // between polls

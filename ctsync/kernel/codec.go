@@ -76,7 +76,7 @@ func request(typ netlink.HeaderType, flags netlink.HeaderFlags, family nl.Family
 	return netlink.Message{Header: netlink.Header{Type: typ, Flags: netlink.Request | flags}, Data: b}
 }
 
-// dumpRequest asks for the entries that match q. A kernel ignores what it does not know of the filter.
+// dumpRequest is for the entries that match q. A kernel ignores filters that it does not have.
 func dumpRequest(q ctsync.Query) netlink.Message {
 	return request(ctGet, netlink.Dump, q.Family, func(b *nl.Buffer) {
 		if q.DNAT {
@@ -136,7 +136,7 @@ func putTuple(b *nl.Buffer, typ uint16, f *ctsync.Flow, src, dst netip.AddrPort)
 	b.Close(tuple)
 }
 
-// deleteRequest asks for the deletion of exactly f: by original tuple, zone and ID, so that an entry that the same
+// deleteRequest is for the deletion of exactly f: by original tuple, zone and ID, so that an entry that the same
 // client has opened since, by the new rules, is not hit.
 func deleteRequest(f *ctsync.Flow) netlink.Message {
 	return request(ctDelete, netlink.Acknowledge, nl.FamilyOf(f.Src.Addr()), func(b *nl.Buffer) {

@@ -184,7 +184,7 @@ func (t *table) entries() (int, error) {
 	return int(nl.Net(nl.Find(message[min(nfgenLen, len(message)):], ctaStatsGlobalEntries))), nil
 }
 
-// probe asks which filters of dumps the kernel has. Each is probed with a request that a kernel with the filter refuses
+// probe finds out which filters of dumps the kernel has. Each is probed with a request that a kernel with the filter refuses
 // before it looks at any entry, and that one without takes for a dump of everything, which ends with its socket.
 func (t *table) probe() (ctsync.Caps, error) {
 	tuple, err := t.refuses(func(b *nl.Buffer) { // flags for a tuple that is missing

@@ -16,7 +16,7 @@ import (
 	"github.com/nftproxy/nftproxy/ctsync"
 )
 
-// fake is a conntrack table in memory, with faults on demand. Its methods take the time that took says.
+// fake is a conntrack table in memory, with faults on demand. Its methods take as long as took.
 type fake struct {
 	mu       sync.Mutex
 	flows    []ctsync.Flow

@@ -12,10 +12,13 @@
 // What is different from a NodePort in the kernel:
 //
 //   - a TCP client is connected before an endpoint is: if that fails it is reset instead of refused. Only where the
-//     Service has no endpoint at all nobody listens, and clients are refused at once;
+//     Service has no endpoint at all there is no listener, and clients are refused at once;
 //   - connections run through this process, and end with it;
-//   - they are limited in number, and so are UDP clients: see [Limits];
+//   - they are limited in number, and so are UDP clients: see [Limits]; idle ones end;
 //   - SCTP is not served: its multihoming cannot be relayed, and Go has no sockets for it.
+//
+// In come the wanted ports with their targets, out go reports of ports that cannot be opened, and numbers. The package
+// never touches the kernel's rules and never listens on another interface than lo.
 //
 // A NodePort that loses its Service is closed at once; TCP connections that run go on. UDP has no connections: its
 // clients get a refusal.

@@ -82,8 +82,9 @@ type Options struct {
 	Idle, IdleTCP time.Duration
 	// Retry is the pause before a port that could not be opened is tried again; 0 is one second.
 	Retry time.Duration
-	// Report is told when a wanted port cannot be opened, once until it can or is not wanted any more, and with a nil error
-	// when it is open after all. It is called by the goroutine of Run and must not block; nil tells nobody.
+	// Report is called when a wanted port cannot be opened, once until it can or is not wanted any more, and with a nil
+	// error when it is open at last. The goroutine of Run calls it with a lock held: it must not block, nor call the
+	// Forwarder. It may be nil.
 	Report func(Port, Target, error)
 }
 
@@ -136,7 +137,7 @@ func New(o Options) *Forwarder {
 	}
 }
 
-// Update tells what is wanted; of two changes of one port the later holds. It returns before the ports are open or
+// Update sets what is wanted; of two changes of one port the later holds. It returns before the ports are open or
 // closed, costs as much as there are changes, and may be called at any time by any goroutine.
 func (f *Forwarder) Update(changes []Change) {
 	if len(changes) == 0 {

@@ -154,7 +154,7 @@ func dial(t *testing.T, p Port) net.Conn {
 	return c
 }
 
-// say sends a line and wants an answer.
+// say sends a line and expects an answer.
 func say(t *testing.T, c net.Conn, line, want string) {
 	t.Helper()
 	if _, err := io.WriteString(c, line+"\n"); err != nil {
@@ -341,7 +341,7 @@ func TestTCPMakesRoom(t *testing.T) {
 	fifth := open(one, 0)
 	ended(first)
 	if err := talk(one, false); !errors.Is(err, unix.ECONNRESET) {
-		t.Errorf("nobody is silent for long enough: %v, want a reset", err)
+		t.Errorf("no other is silent for long enough: %v, want a reset", err)
 	}
 	for _, c := range []net.Conn{third, fourth, fifth} {
 		say(t, c, "y", "y")
@@ -398,7 +398,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// A port that somebody else has is reported once, and taken as soon as it is free.
+// A port that another process has is reported once, and taken as soon as it is free.
 func TestPortInUse(t *testing.T) {
 	r, p := start(t, Options{Retry: time.Millisecond}), freePort(t, kube.TCP, false)
 	taken, err := net.Listen("tcp", p.Addr().String())

@@ -138,22 +138,6 @@ func TestCPUs(t *testing.T) {
 	}
 }
 
-func TestHasIPv6(t *testing.T) {
-	for name, c := range map[string]struct {
-		files map[string]string
-		want  bool
-	}{
-		"none":        {nil, false},
-		"on":          {map[string]string{ifInet6File: "", noIPv6File: "0\n"}, true},
-		"off":         {map[string]string{ifInet6File: "", noIPv6File: "1\n"}, false},
-		"cannot tell": {map[string]string{ifInet6File: ""}, true},
-	} {
-		if got := fakeRoot(t, c.files).HasIPv6(); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-}
-
 func TestOOMScore(t *testing.T) {
 	s := fakeRoot(t, map[string]string{"proc/self/oom_score_adj": "0"})
 	if err := s.SetOOMScore(-999); err != nil {
