@@ -91,25 +91,15 @@ func (b *Batch) DeleteTable(f Family, name string) {
 	b.Add(Op{Kind: DeleteTable, Family: f, Table: name})
 }
 
+// on adds an operation on a named part of the Services' table.
+func (b *Batch) on(f Family, kind OpKind, name string) { b.Add(Op{Kind: kind, Family: f, Name: name}) }
+
 func (b *Batch) addSet(f Family, s *setSpec) {
 	b.Add(Op{Kind: AddSet, Family: f, Name: s.name, Set: s.content(f)})
 }
 
-func (b *Batch) deleteSet(f Family, name string) {
-	b.Add(Op{Kind: DeleteSet, Family: f, Name: name})
-}
-
 func (b *Batch) addChain(f Family, c *Chain) {
 	b.Add(Op{Kind: AddChain, Family: f, Name: c.Name, Chain: c})
-}
-
-func (b *Batch) deleteChain(f Family, name string) {
-	b.Add(Op{Kind: DeleteChain, Family: f, Name: name})
-}
-
-// flushChain deletes all rules of a chain.
-func (b *Batch) flushChain(f Family, name string) {
-	b.Add(Op{Kind: FlushChain, Family: f, Name: name})
 }
 
 func (b *Batch) addRules(f Family, c *Chain) {

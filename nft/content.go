@@ -235,10 +235,6 @@ func (ch *Chain) content(f Family) ChainContent {
 	return out
 }
 
-func (c *ChainContent) equal(o *ChainContent) bool {
-	return sameHook(c.Hook, o.Hook) && c.Dropping == o.Dropping && slices.Equal(c.Rules, o.Rules)
-}
-
 func sameHook(a, b *Hook) bool {
 	if a == nil || b == nil {
 		return a == b

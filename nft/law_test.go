@@ -402,3 +402,9 @@ func TestRepeatedElementsAreNotDeleted(t *testing.T) {
 		t.Errorf("%d distinct elements, repeated %v", len(list), repeated)
 	}
 }
+
+// place is the key of an endpoint; set separates VIPs from NodePorts.
+type place struct {
+	set SetID
+	key string
+}

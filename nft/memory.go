@@ -14,12 +14,6 @@ type Memory struct {
 	index  *elementIndex
 }
 
-// place is the key of an endpoint; set tells VIPs from NodePorts.
-type place struct {
-	set SetID
-	key string
-}
-
 // NewMemory indexes the content of a table.
 func NewMemory(c *Content) *Memory { return &Memory{c.Family, newElementIndex(c.Elements)} }
 
@@ -87,31 +81,31 @@ type Offered struct {
 }
 
 // Offered lists what the table leads to endpoints.
-func (c *Content) Offered() []Offered {
-	index := map[place]int{}
-	var out []Offered
-	for _, e := range c.Elements {
-		if e.Set != Endpoints && e.Set != NodePortEndpoints && e.Set != EndpointsByID && e.Set != NodePortEndpointsByID {
+func (c *Content) Offered() (out []Offered) {
+	type frontend struct {
+		addr  netip.Addr
+		proto Proto
+		port  uint16
+	}
+	index, decoder := map[frontend]int{}, NewDecoder(c.Family)
+	for j := range c.Elements {
+		switch c.Elements[j].Set {
+		case Endpoints, NodePortEndpoints, EndpointsByID, NodePortEndpointsByID:
+		default:
 			continue
 		}
-		key := place{e.Set, e.Key[:len(e.Key)-4]} // without the slot or id
-		i, ok := index[key]
+		d, ok := decoder.Decode(&c.Elements[j])
 		if !ok {
-			i = len(out)
-			index[key] = i
-			out = append(out, frontendAt(c.Family, key))
+			continue
 		}
-		out[i].Endpoints = append(out[i].Endpoints, decodeEndpoint(c.Family, e.Data))
+		at := frontend{d.Addr, d.Proto, d.Port}
+		i, known := index[at]
+		if !known {
+			i = len(out)
+			index[at] = i
+			out = append(out, Offered{Addr: d.Addr, Proto: d.Proto, Port: d.Port})
+		}
+		out[i].Endpoints = append(out[i].Endpoints, d.Endpoint)
 	}
 	return out
-}
-
-// frontendAt decodes the key of a frontend.
-func frontendAt(f Family, key place) Offered {
-	d, o := decoder{key.key, true}, Offered{}
-	if key.set == Endpoints || key.set == EndpointsByID {
-		o.Addr = d.addr(f)
-	}
-	o.Proto, o.Port = d.proto(), d.port()
-	return o
 }

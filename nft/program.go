@@ -48,39 +48,19 @@ func (p Program) Arg() uint32 { return uint32(p) & maxProgramArg }
 // String is the form that nft prints a classid in.
 func (p Program) String() string { return fmt.Sprintf("%x:%x", uint32(p)>>16, uint32(p)&0xffff) }
 
-// kindNames are the chains of the kinds; a kind with an argument has it after a dash.
+// chain is the name of the kind's chain; a kind with an argument has it after a dash.
 func (k Kind) chain() string {
-	switch k {
-	case KindCluster:
-		return "cluster"
-	case KindLocal:
-		return "local"
-	case KindAffinity:
-		return "affinity"
-	case KindDraw:
-		return "draw"
-	case KindDrawLocal:
-		return "draw-local"
-	case KindNodePortCluster:
-		return "nodeport-cluster"
-	case KindNodePortLocal:
-		return "nodeport-local"
-	case KindNodePortAffinity:
-		return "nodeport-affinity"
-	case KindNodePortDraw:
-		return "nodeport-draw"
-	case KindNodePortDrawLocal:
-		return "nodeport-draw-local"
-	case KindExternal:
-		return "external"
-	case KindExternalLocal:
-		return "external-local"
-	case KindNodePortExternal:
-		return "nodeport-external"
-	case KindNodePortExternalLocal:
-		return "nodeport-external-local"
+	name := map[Kind]string{
+		KindCluster: "cluster", KindLocal: "local", KindAffinity: "affinity", KindDraw: "draw", KindDrawLocal: "draw-local",
+		KindExternal: "external", KindExternalLocal: "external-local",
+	}[k&^nodePortBit]
+	switch {
+	case name == "":
+		return "unknown"
+	case k.IsNodePort():
+		return "nodeport-" + name
 	}
-	return "unknown"
+	return name
 }
 
 // IsPolicy tells programs that look up a view from those that end in DNAT.

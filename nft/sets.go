@@ -119,68 +119,41 @@ func (id SetID) spec() setSpec {
 		addr     = vip[:1]
 		verdict  = []field{fieldVerdict}
 	)
-	switch id {
-	case Services:
-		return setSpec{name: "services", key: vip, data: program, comment: "VIP to program"}
-	case NodePorts:
-		return setSpec{name: "nodeports", key: port, data: program, comment: "NodePort to policy"}
-	case ClusterPrograms:
-		return setSpec{name: "cluster-programs", key: vip, data: program, comment: "external VIP to the balancer of all endpoints"}
-	case LocalPrograms:
-		return setSpec{name: "local-programs", key: vip, data: program, comment: "external VIP to the balancer of local endpoints"}
-	case NodePortClusterPrograms:
-		return setSpec{name: "nodeport-cluster-programs", key: port, data: program}
-	case NodePortLocalPrograms:
-		return setSpec{name: "nodeport-local-programs", key: port, data: program}
-	case Endpoints:
-		return setSpec{name: "endpoints", key: vipSlot, data: endpoint, comment: "VIP and slot to endpoint"}
-	case NodePortEndpoints:
-		return setSpec{name: "nodeport-endpoints", key: portSlot, data: endpoint, comment: "NodePort and slot to endpoint"}
-	case EndpointIDs:
-		return setSpec{name: "endpoint-ids", key: vipSlot, data: program, comment: "sticky VIP and slot to endpoint id"}
-	case NodePortEndpointIDs:
-		return setSpec{name: "nodeport-endpoint-ids", key: portSlot, data: program}
-	case EndpointsByID:
-		return setSpec{name: "endpoints-by-id", key: vipSlot, data: endpoint, comment: "sticky VIP and endpoint id to endpoint"}
-	case NodePortEndpointsByID:
-		return setSpec{name: "nodeport-endpoints-by-id", key: portSlot, data: endpoint}
-	case ClusterIPs:
-		return setSpec{name: "cluster-ips", key: addr}
-	case RejectServices:
-		return setSpec{name: "reject-services", key: vip, comment: "no endpoint anywhere"}
-	case DropServices:
-		return setSpec{name: "drop-services", key: vip, comment: "no endpoint on this node"}
-	case RejectNodePorts:
-		return setSpec{name: "reject-nodeports", key: port}
-	case DropNodePorts:
-		return setSpec{name: "drop-nodeports", key: port}
-	case Restricted:
-		return setSpec{name: "restricted", key: vip, comment: "VIPs with source ranges"}
-	case Hairpin:
-		return setSpec{name: "hairpin", key: []field{fieldAddr, fieldAddr, fieldProto, fieldPort}, comment: "local endpoints that reach themselves"}
-	case NodePortAddresses:
-		return setSpec{name: "nodeport-addresses", key: addr}
-	case Pods:
-		return setSpec{name: "pods", key: addr, interval: true, comment: "where pods of this node send from"}
-	case ServiceCIDRs:
-		return setSpec{name: "service-cidrs", key: addr, interval: true}
-	case Steered:
-		return setSpec{name: "steered", key: vip, comment: "left to the balancer behind the pod gateway"}
-	case HostEndpoints:
-		return setSpec{name: "host-endpoints", key: vip, data: endpoint, comment: "VIP to endpoint on the node itself"}
-	case StickyDraws:
-		return setSpec{name: "sticky-draws", key: program, data: program, comment: "sticky program to the draw of its endpoints"}
-	case Connections:
-		return setSpec{name: "connections", key: vip, counting: true, comment: "new connections to VIPs"}
-	case NodePortConnections:
-		return setSpec{name: "nodeport-connections", key: port, counting: true, comment: "new connections to NodePorts"}
-	case Policies:
-		return setSpec{name: "policies", key: program, data: verdict, comment: "policy to chain"}
-	case Programs:
-		return setSpec{name: "programs", key: program, data: verdict, comment: "program to chain"}
-	case Draws:
-		return setSpec{name: "draws", key: program, data: verdict, comment: "draws of sticky views"}
-	case Allowed: // not a set, but the group of the following
+	if id < numSets {
+		return [numSets]setSpec{
+			Services:                {name: "services", key: vip, data: program, comment: "VIP to program"},
+			NodePorts:               {name: "nodeports", key: port, data: program, comment: "NodePort to policy"},
+			ClusterPrograms:         {name: "cluster-programs", key: vip, data: program, comment: "external VIP to the balancer of all endpoints"},
+			LocalPrograms:           {name: "local-programs", key: vip, data: program, comment: "external VIP to the balancer of local endpoints"},
+			NodePortClusterPrograms: {name: "nodeport-cluster-programs", key: port, data: program},
+			NodePortLocalPrograms:   {name: "nodeport-local-programs", key: port, data: program},
+			Endpoints:               {name: "endpoints", key: vipSlot, data: endpoint, comment: "VIP and slot to endpoint"},
+			NodePortEndpoints:       {name: "nodeport-endpoints", key: portSlot, data: endpoint, comment: "NodePort and slot to endpoint"},
+			EndpointIDs:             {name: "endpoint-ids", key: vipSlot, data: program, comment: "sticky VIP and slot to endpoint id"},
+			NodePortEndpointIDs:     {name: "nodeport-endpoint-ids", key: portSlot, data: program},
+			EndpointsByID:           {name: "endpoints-by-id", key: vipSlot, data: endpoint, comment: "sticky VIP and endpoint id to endpoint"},
+			NodePortEndpointsByID:   {name: "nodeport-endpoints-by-id", key: portSlot, data: endpoint},
+			ClusterIPs:              {name: "cluster-ips", key: addr},
+			RejectServices:          {name: "reject-services", key: vip, comment: "no endpoint anywhere"},
+			DropServices:            {name: "drop-services", key: vip, comment: "no endpoint on this node"},
+			RejectNodePorts:         {name: "reject-nodeports", key: port},
+			DropNodePorts:           {name: "drop-nodeports", key: port},
+			Restricted:              {name: "restricted", key: vip, comment: "VIPs with source ranges"},
+			Hairpin:                 {name: "hairpin", key: []field{fieldAddr, fieldAddr, fieldProto, fieldPort}, comment: "local endpoints that reach themselves"},
+			NodePortAddresses:       {name: "nodeport-addresses", key: addr},
+			Pods:                    {name: "pods", key: addr, interval: true, comment: "where pods of this node send from"},
+			ServiceCIDRs:            {name: "service-cidrs", key: addr, interval: true},
+			Steered:                 {name: "steered", key: vip, comment: "left to the balancer behind the pod gateway"},
+			HostEndpoints:           {name: "host-endpoints", key: vip, data: endpoint, comment: "VIP to endpoint on the node itself"},
+			StickyDraws:             {name: "sticky-draws", key: program, data: program, comment: "sticky program to the draw of its endpoints"},
+			Connections:             {name: "connections", key: vip, counting: true, comment: "new connections to VIPs"},
+			NodePortConnections:     {name: "nodeport-connections", key: port, counting: true, comment: "new connections to NodePorts"},
+			Policies:                {name: "policies", key: program, data: verdict, comment: "policy to chain"},
+			Programs:                {name: "programs", key: program, data: verdict, comment: "program to chain"},
+			Draws:                   {name: "draws", key: program, data: verdict, comment: "draws of sticky views"},
+		}[id]
+	}
+	if id == Allowed { // not a set, but the group of the following
 		return setSpec{name: "allowed"}
 	}
 	source := []field{fieldAddr, fieldProto, fieldPort, fieldAddr}

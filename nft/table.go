@@ -244,14 +244,14 @@ func (b *Batch) mend(l *layout, lacking []Difference) {
 			b.addSet(l.family, &spec)
 		case ObjectChain:
 			if d.Fault == Detached {
-				b.flushChain(l.family, d.Name)
-				b.deleteChain(l.family, d.Name)
+				b.on(l.family, FlushChain, d.Name)
+				b.on(l.family, DeleteChain, d.Name)
 			}
 			if d.Fault != Different {
 				b.addChain(l.family, d.chain) // which also sets the policy of one that exists
 			}
 			if d.Fault == Different || d.Fault == Dropping {
-				b.flushChain(l.family, d.Name)
+				b.on(l.family, FlushChain, d.Name)
 			}
 			rewrite = append(rewrite, d.chain)
 		case ObjectProgram:
@@ -352,10 +352,10 @@ func (t *Table) Sweep() *Batch {
 	for _, id := range t.retired {
 		a := t.parts.affinities[id]
 		for _, p := range a.programs() {
-			b.flushChain(t.Family, p.Chain())
-			b.deleteChain(t.Family, p.Chain())
+			b.on(t.Family, FlushChain, p.Chain())
+			b.on(t.Family, DeleteChain, p.Chain())
 		}
-		b.deleteSet(t.Family, AffinityMap(id))
+		b.on(t.Family, DeleteSet, AffinityMap(id))
 	}
 	return b
 }
