@@ -131,7 +131,7 @@ func (k VerdictKey) element() Element {
 // of another version.
 func (c *Content) Config() (cfg Config) {
 	_ = json.Unmarshal([]byte(c.Chains[configChain].Data), &cfg)
-	_ = json.Unmarshal([]byte(c.Chains[balancerChain].Data), &cfg.Beyond)
+	_ = json.Unmarshal([]byte(c.Chains[balancerChain].Data), &cfg.External)
 	return cfg
 }
 

@@ -12,8 +12,8 @@ import (
 )
 
 // externalBalancer has everything that the rules can do for a balancer behind a device.
-func externalBalancer(f Family) Beyond {
-	b := Beyond{Steering: true, Mark: 1, Mask: 1, HandOff: true, SteeringHop: netip.MustParseAddr("10.244.1.1"),
+func externalBalancer(f Family) ExternalBalancer {
+	b := ExternalBalancer{Steering: true, Mark: 1, Mask: 1, HandOff: true, SteeringHop: netip.MustParseAddr("10.244.1.1"),
 		HandOffHop: netip.MustParseAddr("10.244.1.2"), Virtual: netip.MustParseAddr("169.254.169.3")}
 	if f == IPv6 {
 		b.SteeringHop, b.HandOffHop = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
@@ -27,7 +27,7 @@ func TestJudgesAreAll(t *testing.T) {
 	known := DropRules()
 	for _, f := range Families() {
 		found := map[DropReason]bool{}
-		for _, c := range Skeleton(f, Config{NodePortAll: true, Beyond: externalBalancer(f)}, []int{24, 32}) {
+		for _, c := range Skeleton(f, Config{NodePortAll: true, External: externalBalancer(f)}, []int{24, 32}) {
 			comments := map[string]bool{}
 			for _, r := range c.Rules {
 				if !slices.ContainsFunc(r.Exprs, func(e expr.Any) bool { _, ok := e.(*expr.Counter); return ok }) {

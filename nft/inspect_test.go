@@ -17,7 +17,7 @@ import (
 )
 
 func variants() []Config {
-	return append(beyondConfigs(), []Config{
+	return append(externalConfigs(), []Config{
 		{MasqueradeBit: 14, Pods: PodMatch{CIDRs: true}},
 		{MasqueradeBit: 31, MasqueradeAll: true, NodePortAll: true},
 		{MasqueradeBit: 3, MasqueradeAll: true, Pods: PodMatch{CIDRs: true}},

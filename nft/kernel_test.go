@@ -122,7 +122,7 @@ func TestNFTPrintsAndLoads(t *testing.T) {
 		{Pods: PodMatch{Interface: "cbr0"}},
 		{Pods: PodMatch{Interface: "veth", Prefix: true}, NodePortAll: true},
 	}
-	cfgs = append(cfgs, beyondConfigs()...)
+	cfgs = append(cfgs, externalConfigs()...)
 	for _, cfg := range cfgs {
 		for _, f := range Families() {
 			program(t, k, f, inFamily(cfg, f), sample(f), sampleNode(f))

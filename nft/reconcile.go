@@ -16,7 +16,7 @@ import (
 const ChunkSize = 2048
 
 // Reconcile returns the transactions that make the table what it is to be, whatever its content c is, none if nothing is
-// to be changed. want are all Services of the family, with their slots (see Memory) and affinity numbers assigned; node
+// to be changed. want are all Services of the family, with their slots (see SlotRecovery) and affinity numbers assigned; node
 // are the elements of the sets that belong to no Service. It may only be called once, after NewTable.
 //
 // The order is safe after each transaction: what is referred to comes before what refers to it, and goes after it. If the

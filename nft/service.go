@@ -57,7 +57,7 @@ type Frontend struct {
 	Restricted bool
 	Sources    []netip.Prefix
 	// Steered leaves what processes of the node send to a ClusterIP to another balancer; HostEndpoint, if it is valid, is
-	// where they are led instead of an endpoint of the view. Both take effect with Beyond.Steering, and not both at once.
+	// where they are led instead of an endpoint of the view. Both take effect with ExternalBalancer.Steering, and not both at once.
 	Steered      bool
 	HostEndpoint netip.AddrPort
 }

@@ -51,7 +51,7 @@ const (
 	Pods
 	ServiceCIDRs
 	// Steered are ClusterIPs that the balancer behind the pod gateway serves to processes of the node, HostEndpoints maps
-	// those that an endpoint of the node itself serves to them. Both are empty without Beyond.Steering.
+	// those that an endpoint of the node itself serves to them. Both are empty without ExternalBalancer.Steering.
 	Steered
 	HostEndpoints
 	// StickyDraws maps the program of a sticky view to the draw among its endpoints: how many there are is data, so that

@@ -24,8 +24,8 @@ type Config struct {
 	Pods PodMatch `json:"p,omitzero"`
 	// NodePortAll takes NodePorts at every address of the node but loopback; otherwise at NodePortAddresses.
 	NodePortAll bool `json:"n,omitzero"`
-	// Beyond is about a balancer behind a device.
-	Beyond Beyond `json:"-"`
+	// ExternalBalancer is about a balancer behind a device.
+	External ExternalBalancer `json:"-"`
 	// Connections counts new connections, for Services that are Counted.
 	Connections bool `json:"c,omitzero"`
 }
@@ -81,7 +81,7 @@ func Skeleton(f Family, c Config, lengths []int) []Chain {
 	chains := []Chain{
 		{Name: configChain, Data: encodeData(c), Rules: []Rule{{"", all(key([]load{meta(expr.MetaKeyMARK)}), one(
 			mask(^c.mark(), c.mark()), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}))}}},
-		{Name: balancerChain, Data: c.Beyond.encode(), Rules: refuse(f)},
+		{Name: balancerChain, Data: c.External.encode(), Rules: refuse(f)},
 	}
 	for _, k := range []Kind{KindAffinity, KindNodePortAffinity} {
 		chains = append(chains, l.stickyChains(k)...)
@@ -103,11 +103,11 @@ func Skeleton(f Family, c Config, lengths []int) []Chain {
 		Chain{Name: "unused", Rules: l.unused()},
 		Chain{Name: "unserved-nodeports", Rules: l.unservedNodePorts(c)},
 	)
-	if c.Beyond.Steering {
-		chains = append(chains, l.steer(c.Beyond))
+	if c.External.Steering {
+		chains = append(chains, l.steer(c.External))
 	}
-	if c.Beyond.HandOff && c.Beyond.HandOffHop.IsValid() {
-		chains = append(chains, Chain{Name: noBalancerChain, Rules: l.noBalancer(c.Beyond)})
+	if c.External.HandOff && c.External.HandOffHop.IsValid() {
+		chains = append(chains, Chain{Name: noBalancerChain, Rules: l.noBalancer(c.External)})
 	}
 	return append(chains, l.baseChains(c)...)
 }
@@ -128,12 +128,12 @@ func (l lang) baseChains(c Config) []Chain {
 		{Name: "filter-prerouting", Hook: &Hook{"filter", unix.NF_INET_PRE_ROUTING, dstnat - 10}, Rules: callNew("source-ranges")},
 		{Name: "filter-output-early", Hook: &Hook{"filter", unix.NF_INET_LOCAL_OUT, dstnat - 10}, Rules: callNew("source-ranges")},
 		{Name: "nat-prerouting", Hook: &Hook{"nat", unix.NF_INET_PRE_ROUTING, dstnat}, Rules: call("services")},
-		{Name: "nat-output", Hook: &Hook{"nat", unix.NF_INET_LOCAL_OUT, dstnat}, Rules: append(l.natOutput(c.Beyond), call("services")...)},
+		{Name: "nat-output", Hook: &Hook{"nat", unix.NF_INET_LOCAL_OUT, dstnat}, Rules: append(l.natOutput(c.External), call("services")...)},
 		// Packets are refused only here because reject is not legal in prerouting before Linux 5.9, and because
 		// what was translated then has another destination.
 		{Name: "filter-input", Hook: &Hook{"filter", unix.NF_INET_LOCAL_IN, filter}, Rules: callNew("unserved", "unserved-nodeports")},
-		{Name: "filter-forward", Hook: &Hook{"filter", unix.NF_INET_FORWARD, filter}, Rules: append(l.handedOver(c.Beyond), callNew("unserved", "unused")...)},
-		{Name: "filter-output", Hook: &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter}, Rules: append(l.filterOutput(c.Beyond), callNew("unserved", "unserved-nodeports", "unused")...)},
+		{Name: "filter-forward", Hook: &Hook{"filter", unix.NF_INET_FORWARD, filter}, Rules: append(l.handedOver(c.External), callNew("unserved", "unused")...)},
+		{Name: "filter-output", Hook: &Hook{"filter", unix.NF_INET_LOCAL_OUT, filter}, Rules: append(l.filterOutput(c.External), callNew("unserved", "unserved-nodeports", "unused")...)},
 		// The source may only be chosen when the route is known.
 		{Name: "nat-postrouting", Hook: &Hook{"nat", unix.NF_INET_POST_ROUTING, srcnat}, Rules: l.postrouting(c)},
 	}
@@ -301,7 +301,7 @@ func (l lang) postrouting(c Config) []Rule {
 			key([]load{meta(expr.MetaKeyMARK)}), one(mask(^uint32(0), c.mark()),
 				&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}, masquerade()))},
 		{"hairpin", all(dnated(), in(Hairpin.String(), endpoint...), one(masquerade()))},
-	}, l.sources(c.Beyond)...)
+	}, l.sources(c.External)...)
 }
 
 // DropReason is why a packet is not let through.

@@ -165,7 +165,7 @@ func TestStickyViewsOfBefore(t *testing.T) {
 	s, c := stickyBefore(), read(t, k, IPv4)
 	table := NewTable(c)
 	table.Number(s)
-	NewMemory(c).Adopt(s)
+	NewSlotRecovery(c).Adopt(s)
 	if s.AffinityIDs != [2]uint32{1, 2} {
 		t.Fatalf("numbers %v are not those of before", s.AffinityIDs)
 	}

@@ -86,7 +86,7 @@ func (c *comparison) run(ctx context.Context) error {
 	content.Replace = content.Exists && t.refused[familyIndex(c.family)] >= replaceAfter
 	node := c.node.of(c.family)
 	have := &table{Table: nft.NewTable(content), config: node.config}
-	want := c.wanted(have, nft.NewMemory(content))
+	want := c.wanted(have, nft.NewSlotRecovery(content))
 	batches := have.Reconcile(content, have.config, want, node.elements)
 	c.repaired = repair{batches: len(batches), tableGone: !content.Exists}
 	for i, b := range batches {
@@ -116,7 +116,7 @@ func (c *comparison) run(ctx context.Context) error {
 
 // wanted lists the Services of the family with slots and numbers of sticky views: as they were committed, or else as the table
 // has them.
-func (c *comparison) wanted(have *table, slots *nft.Memory) []*nft.Service {
+func (c *comparison) wanted(have *table, slots *nft.SlotRecovery) []*nft.Service {
 	var out []*nft.Service
 	for _, u := range c.updates {
 		for i := range u.nextPorts() {

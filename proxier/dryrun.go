@@ -25,7 +25,7 @@ type DryRun struct {
 type DryTable struct {
 	Family nft.Family
 	Config nft.Config
-	// Services have their endpoints sorted, without slots, and sticky views without numbers (see nft.Memory and
+	// Services have their endpoints sorted, without slots, and sticky views without numbers (see nft.SlotRecovery and
 	// nft.Table.Number). They are in the order of their Services' names.
 	Services []*nft.Service
 	// Node are the elements that belong to no Service.

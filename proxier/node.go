@@ -105,7 +105,7 @@ func (in *nodeInputs) family(f nft.Family, cidrs []netip.Prefix) familyState {
 		MasqueradeBit: uint8(in.config.MasqueradeBit),
 		MasqueradeAll: in.config.MasqueradeAll,
 		NodePortAll:   all,
-		Beyond:        in.externalRules(f),
+		External:      in.externalRules(f),
 		Connections:   in.config.Own.CountConnections,
 	}}
 	if ports.Primary && in.primary(f).IsValid() {
@@ -287,9 +287,9 @@ func (in *nodeInputs) external(f nft.Family) (out services.External) {
 }
 
 // externalRules is what the rules do for it.
-func (in *nodeInputs) externalRules(f nft.Family) nft.Beyond {
+func (in *nodeInputs) externalRules(f nft.Family) nft.ExternalBalancer {
 	c, what := &in.config.Own.Routing, in.external(f)
-	out := nft.Beyond{HandOff: what.Cluster || what.Virtual.IsValid()}
+	out := nft.ExternalBalancer{HandOff: what.Cluster || what.Virtual.IsValid()}
 	if what.Steering {
 		out.Steering, out.Mark, out.Mask = true, c.Steering.Mark, c.Steering.Mask
 		hop, _ := c.SteeringGateway(nl.Family(f))

@@ -27,26 +27,26 @@ func TestExternalFromConfig(t *testing.T) {
 		name   string
 		routes routing.Config
 		build  services.External
-		rules  nft.Beyond
+		rules  nft.ExternalBalancer
 		both   bool // the same in IPv6; otherwise nothing there
 	}{
-		{"nothing", routing.Config{}, services.External{}, nft.Beyond{}, true},
-		{"reach", routing.Config{Reach: routing.Reach{Enabled: true}}, services.External{}, nft.Beyond{}, true},
+		{"nothing", routing.Config{}, services.External{}, nft.ExternalBalancer{}, true},
+		{"reach", routing.Config{Reach: routing.Reach{Enabled: true}}, services.External{}, nft.ExternalBalancer{}, true},
 		{"steering", routing.Config{Steering: routing.Steering{Enabled: true, Device: "mp0", Gateways: hops}},
-			services.External{Steering: true}, nft.Beyond{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, true},
+			services.External{Steering: true}, nft.ExternalBalancer{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, true},
 		{"steering of one family", routing.Config{Steering: routing.Steering{Enabled: true, Device: "mp0", Gateways: hops[:1]}},
-			services.External{Steering: true}, nft.Beyond{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, false},
+			services.External{Steering: true}, nft.ExternalBalancer{Steering: true, SteeringHop: hops[0].Addr, Mark: routing.DefaultMark, Mask: ^uint32(0)}, false},
 		{"hand-off, Cluster", routing.Config{HandOff: routing.HandOff{Enabled: true, Device: "mp0", Cluster: true, Gateways: hops}},
-			services.External{Cluster: true}, nft.Beyond{HandOff: true, HandOffHop: hops[0].Addr}, true},
+			services.External{Cluster: true}, nft.ExternalBalancer{HandOff: true, HandOffHop: hops[0].Addr}, true},
 		{"hand-off, Local, of one family", routing.Config{Subnets: []netip.Prefix{subnet}, HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
-			services.External{Virtual: etp}, nft.Beyond{HandOff: true, HandOffHop: dot4, Virtual: etp}, false},
+			services.External{Virtual: etp}, nft.ExternalBalancer{HandOff: true, HandOffHop: dot4, Virtual: etp}, false},
 		{"masquerade at the hand-off device", routing.Config{Subnets: []netip.Prefix{subnet}, Device: "eth0", Masquerade: routing.Masquerade{Enabled: true},
 			HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
-			services.External{Virtual: etp}, nft.Beyond{HandOff: true, HandOffHop: dot4, Virtual: etp, Subnet: subnet, Device: "mp0"}, false},
+			services.External{Virtual: etp}, nft.ExternalBalancer{HandOff: true, HandOffHop: dot4, Virtual: etp, Subnet: subnet, Device: "mp0"}, false},
 		{"masquerade at the service device, by alias", routing.Config{Subnets: []netip.Prefix{subnet}, Device: "uplink", Masquerade: routing.Masquerade{Enabled: true}},
-			services.External{}, nft.Beyond{Subnet: subnet, Device: "eth0"}, false},
+			services.External{}, nft.ExternalBalancer{Subnet: subnet, Device: "eth0"}, false},
 		{"masquerade at the node's device", routing.Config{Subnets: []netip.Prefix{subnet}, Masquerade: routing.Masquerade{Enabled: true}},
-			services.External{}, nft.Beyond{Subnet: subnet, Device: "eth1"}, false},
+			services.External{}, nft.ExternalBalancer{Subnet: subnet, Device: "eth1"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &config.Config{}
@@ -59,8 +59,8 @@ func TestExternalFromConfig(t *testing.T) {
 				byAddr: map[netip.Addr]string{ip: "eth1"}, byAlias: map[string]string{"uplink": "eth0"},
 			}}
 			s := in.state()
-			if s.external[0] != tt.build || s.families[0].config.Beyond != tt.rules {
-				t.Errorf("IPv4: %+v and %+v, want %+v and %+v", s.external[0], s.families[0].config.Beyond, tt.build, tt.rules)
+			if s.external[0] != tt.build || s.families[0].config.External != tt.rules {
+				t.Errorf("IPv4: %+v and %+v, want %+v and %+v", s.external[0], s.families[0].config.External, tt.build, tt.rules)
 			}
 			if tt.rules.SteeringHop.IsValid() {
 				tt.rules.SteeringHop = hops[1].Addr
@@ -69,10 +69,10 @@ func TestExternalFromConfig(t *testing.T) {
 				tt.rules.HandOffHop = hops[1].Addr
 			}
 			if !tt.both {
-				tt.build, tt.rules = services.External{}, nft.Beyond{}
+				tt.build, tt.rules = services.External{}, nft.ExternalBalancer{}
 			}
-			if s.external[1] != tt.build || s.families[1].config.Beyond != tt.rules {
-				t.Errorf("IPv6: %+v and %+v, want %+v and %+v", s.external[1], s.families[1].config.Beyond, tt.build, tt.rules)
+			if s.external[1] != tt.build || s.families[1].config.External != tt.rules {
+				t.Errorf("IPv6: %+v and %+v, want %+v and %+v", s.external[1], s.families[1].config.External, tt.build, tt.rules)
 			}
 		})
 	}

@@ -39,7 +39,7 @@ func TestExplainBeyond(t *testing.T) {
 	for _, f := range nft.Families() {
 		cfg := config()
 		hop := in(f, "10.244.0.99")
-		cfg.Beyond = nft.Beyond{Steering: true, Mark: 0x1745ec, Mask: ^uint32(0), HandOff: true,
+		cfg.External = nft.ExternalBalancer{Steering: true, Mark: 0x1745ec, Mask: ^uint32(0), HandOff: true,
 			SteeringHop: hop, HandOffHop: hop, Virtual: in(f, "169.254.169.3"),
 			Subnet: netip.PrefixFrom(in(f, "169.254.169.0"), in(f, "0.0.0.0").BitLen()-3), Device: "mp0"}
 		s := nft.Model(f, cfg, beyondServices(f), nodeElements(f))

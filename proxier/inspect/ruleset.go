@@ -216,7 +216,7 @@ func (r *Ruleset) policy(f *frontend) string {
 // handedTo returns the destination that a frontend's packets get for another balancer, not valid if there is none: the
 // ClusterIP, or an address with the Service's NodePort.
 func (r *Ruleset) handedTo(f *frontend, all []*frontend) netip.AddrPort {
-	if !r.Config.Beyond.HandOff || r.kind(f) == nft.ClusterIP {
+	if !r.Config.External.HandOff || r.kind(f) == nft.ClusterIP {
 		return netip.AddrPort{}
 	}
 	cluster, local := f.endpoints(nft.ClusterView), f.endpoints(nft.LocalView)
@@ -363,7 +363,7 @@ func (r *Ruleset) common(fronts []*frontend, v nft.View, problems []string) ([]n
 		case len(eps) == 0, handed.IsValid() && slices.Contains(eps, handed):
 		case out == nil:
 			out = eps
-		case r.Config.Beyond.HandOff && r.kind(f) != nft.ClusterIP: // the view of processes of the node
+		case r.Config.External.HandOff && r.kind(f) != nft.ClusterIP: // the view of processes of the node
 		case !slices.Equal(out, eps):
 			problems = append(problems, fmt.Sprintf("%s has other endpoints in the %s view than the frontends before it", f, v))
 		}

@@ -7,18 +7,20 @@ import (
 	"net/netip"
 )
 
-// Memory is the order of endpoints that a table's content tells, so that after a restart slots stay as
+// SlotRecovery is the order of endpoints that a table's content tells, so that after a restart slots stay as
 // they are and nothing has to be written.
-type Memory struct {
+type SlotRecovery struct {
 	family Family
 	index  *elementIndex
 }
 
-// NewMemory indexes the content of a table.
-func NewMemory(c *Content) *Memory { return &Memory{c.Family, newElementIndex(c.Elements)} }
+// NewSlotRecovery indexes the content of a table.
+func NewSlotRecovery(c *Content) *SlotRecovery {
+	return &SlotRecovery{c.Family, newElementIndex(c.Elements)}
+}
 
 // Adopt reorders the endpoints of a Service as the table has them.
-func (m *Memory) Adopt(s *Service) {
+func (m *SlotRecovery) Adopt(s *Service) {
 	for _, v := range []View{ClusterView, LocalView} {
 		if len(s.endpoints(v)) == 0 {
 			continue
@@ -33,7 +35,7 @@ func (m *Memory) Adopt(s *Service) {
 }
 
 // slots returns what the first frontend with endpoints of a view has in its slots.
-func (m *Memory) slots(s *Service, v View) []netip.AddrPort {
+func (m *SlotRecovery) slots(s *Service, v View) []netip.AddrPort {
 	for i := range s.Frontends {
 		var out []netip.AddrPort
 		for e := m.at(s, &s.Frontends[i], v, 0); e.IsValid(); e = m.at(s, &s.Frontends[i], v, len(out)) {
@@ -47,7 +49,7 @@ func (m *Memory) slots(s *Service, v View) []netip.AddrPort {
 }
 
 // at returns the endpoint in a slot, the zero value if there is none.
-func (m *Memory) at(s *Service, f *Frontend, v View, i int) netip.AddrPort {
+func (m *SlotRecovery) at(s *Service, f *Frontend, v View, i int) netip.AddrPort {
 	direct, toID, byID := Endpoints, EndpointIDs, EndpointsByID
 	if f.Kind == NodePort {
 		direct, toID, byID = NodePortEndpoints, NodePortEndpointIDs, NodePortEndpointsByID

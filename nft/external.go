@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Beyond is what the rules do for a balancer behind a device of the node, beside routes that lead there (docs/routing.md).
+// ExternalBalancer is what the rules do for a balancer behind a device of the node, beside routes that lead there (docs/routing.md).
 // With the zero value there is none, and no rule for it.
-type Beyond struct {
+type ExternalBalancer struct {
 	// Steering marks what processes of the node send to Steered frontends, and leaves it to that balancer.
 	Steering bool `json:"s,omitzero"`
 	// Mark is what the packet mark becomes in the bits of Mask; the others stay. Mark has no bit outside of Mask.
@@ -33,8 +33,8 @@ type Beyond struct {
 }
 
 // encode returns the parameters as Chain.Data, empty for none.
-func (b Beyond) encode() string {
-	if b == (Beyond{}) {
+func (b ExternalBalancer) encode() string {
+	if b == (ExternalBalancer{}) {
 		return ""
 	}
 	return encodeData(b)
@@ -47,7 +47,7 @@ const mangle = -150
 const steerChain = "steer-output"
 
 // steer is the chain that marks what is steered.
-func (l lang) steer(b Beyond) Chain {
+func (l lang) steer(b ExternalBalancer) Chain {
 	set := all(one(immediate(b.Mark)), one(setMark()))
 	if b.Mask != ^uint32(0) {
 		set = all(key([]load{meta(expr.MetaKeyMARK)}), one(mask(^b.Mask, b.Mark), setMark()))
@@ -63,7 +63,7 @@ func setMark() expr.Any {
 
 // natOutput comes before the Services in nat-output: steered packets leave as they are, and where an endpoint is a process
 // of this node, processes of this node get that one.
-func (l lang) natOutput(b Beyond) []Rule {
+func (l lang) natOutput(b ExternalBalancer) []Rule {
 	if !b.Steering {
 		return nil
 	}
@@ -74,7 +74,7 @@ func (l lang) natOutput(b Beyond) []Rule {
 }
 
 // filterOutput comes before what refuses packets that were not translated.
-func (l lang) filterOutput(b Beyond) (rules []Rule) {
+func (l lang) filterOutput(b ExternalBalancer) (rules []Rule) {
 	if b.Steering {
 		if b.SteeringHop.IsValid() {
 			rules = append(rules, Rule{NoBalancer, all(in(Steered.String(), l.vip()...), l.nexthopNot(b.SteeringHop),
@@ -87,7 +87,7 @@ func (l lang) filterOutput(b Beyond) (rules []Rule) {
 
 // handedOver lets packets pass that were translated: to an endpoint, or to a ClusterIP or the virtual address by the next hop
 // of the balancer.
-func (l lang) handedOver(b Beyond) (rules []Rule) {
+func (l lang) handedOver(b ExternalBalancer) (rules []Rule) {
 	if !b.HandOff {
 		return nil
 	}
@@ -100,7 +100,7 @@ func (l lang) handedOver(b Beyond) (rules []Rule) {
 // noBalancerChain sees what was translated and does not leave by the next hop of the balancer.
 const noBalancerChain = "no-balancer"
 
-func (l lang) noBalancer(b Beyond) []Rule {
+func (l lang) noBalancer(b ExternalBalancer) []Rule {
 	endpoint := all(notIn(ClusterIPs.String(), l.daddr()), notIn(ServiceCIDRs.String(), l.daddr()))
 	if b.Virtual.IsValid() {
 		endpoint = all(endpoint, key([]load{l.daddr()}), one(notEqual(appendAddr(nil, b.Virtual))))
@@ -123,7 +123,7 @@ func (l lang) nexthopNot(hop netip.Addr) []expr.Any {
 
 // sources chooses the source of what leaves for the balancer behind the device, or comes from it. Steered packets get the
 // address of the device, as all that processes of the node send through it on their own.
-func (l lang) sources(b Beyond) (rules []Rule) {
+func (l lang) sources(b ExternalBalancer) (rules []Rule) {
 	if b.Steering {
 		rules = append(rules, Rule{"steered", l.steered(masquerade())})
 	}
