@@ -97,9 +97,7 @@ func (r *reporter) setAside(ctx context.Context, u *update, reason string, n int
 	}
 	klog.FromContext(ctx).Error(err, "Set a Service aside, all others are served", "service", u.name, "reason", reason,
 		"served", u.next != nil, "retryIn", retry)
-	r.metrics.SetAside("Service", n)
-	r.metrics.SetAsideEvent("Service")
-	r.metrics.ServiceAside(u.name.Namespace, u.name.Name, reason)
+	r.metrics.SetAside(u.name.Namespace, u.name.Name, reason, n)
 	if u.service != nil {
 		r.event(u.service.Ref(), u.service.UID, asideEvents[reason], err.Error())
 	}
@@ -108,8 +106,7 @@ func (r *reporter) setAside(ctx context.Context, u *update, reason string, n int
 // asideEnded reports that a Service is served as its objects ask, or is gone.
 func (r *reporter) asideEnded(n kube.Name, left int) {
 	if r.metrics != nil {
-		r.metrics.ServiceAside(n.Namespace, n.Name, "")
-		r.metrics.SetAside("Service", left)
+		r.metrics.SetAside(n.Namespace, n.Name, "", left)
 	}
 }
 

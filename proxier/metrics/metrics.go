@@ -206,23 +206,16 @@ func (m *Metrics) ConfigValid(valid bool) { m.configValid.Set(number(valid)) }
 // Invalid sets how many objects, or manifest files, have invalid fields now, by kind ("Service", "File").
 func (m *Metrics) Invalid(kind string, now int) { m.invalid.WithLabelValues(kind).Set(float64(now)) }
 
-// SetAside sets how many objects are set aside now because the kernel refused them or they exceed a limit, by kind
-// ("Service").
-func (m *Metrics) SetAside(kind string, now int) {
-	m.setAside.WithLabelValues(kind).Set(float64(now))
-}
-
-// SetAsideEvent counts one object that was set aside, by kind.
-func (m *Metrics) SetAsideEvent(kind string) {
-	m.setAsideTotal.WithLabelValues(kind).Inc()
-}
-
 // maxNamed limits the series that name Services: their number is up to whoever may create Services.
 const maxNamed = 100
 
-// ServiceAside names a Service that is set aside, and why ("refused", "too-large", "no-room"); an empty reason ends
-// that. Beyond 100 none is named.
-func (m *Metrics) ServiceAside(namespace, name, reason string) {
+// SetAside records that a Service was set aside, and why ("refused", "too-large", "no-room"), or, with an empty reason,
+// that it no longer is; now is how many are set aside. Up to 100 Services are named.
+func (m *Metrics) SetAside(namespace, name, reason string, now int) {
+	m.setAside.WithLabelValues("Service").Set(float64(now))
+	if reason != "" {
+		m.setAsideTotal.WithLabelValues("Service").Inc()
+	}
 	namespace, name = printable(namespace), printable(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()

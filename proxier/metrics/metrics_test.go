@@ -53,9 +53,7 @@ func everything(m *Metrics) {
 	m.HealthzServed(200)
 	m.LivezServed(503)
 	m.Invalid("File", 2)
-	m.SetAside("Service", 1)
-	m.SetAsideEvent("Service")
-	m.ServiceAside("default", "wide", "too-large")
+	m.SetAside("default", "wide", "too-large", 1)
 	m.RoutingFrom(func() Routing {
 		return Routing{Entries: map[string]int{"route": 3}, Wanted: map[string]int{"route": 4}, Repaired: map[string]uint64{"route": 5}, Problems: map[string]int{"waiting": 6}}
 	})
@@ -309,8 +307,8 @@ func TestConfigzError(t *testing.T) {
 // scrape nor reach it unescaped, and a series that exists twice costs no other.
 func TestLabelsFromObjects(t *testing.T) {
 	m := New(v1.IPv4Protocol)
-	m.ServiceAside("default", "cut \xe2\x82", "refused")
-	m.ServiceAside("default", "esc \x1b[2J", "refused")
+	m.SetAside("default", "cut \xe2\x82", "refused", 1)
+	m.SetAside("default", "esc \x1b[2J", "refused", 2)
 	m.ConnectionsFrom(func(fn func(Connected)) {
 		fn(Connected{v1.IPv4Protocol, "default", "web \xff", "http", "TCP", ":1", 10})
 		fn(Connected{v1.IPv4Protocol, "default", "web \xff", "http", "TCP", ":1", 11})
