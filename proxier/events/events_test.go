@@ -126,7 +126,7 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// TestFull: a full queue drops Events and blocks nobody.
+// TestFull: a full queue drops Events and does not block.
 func TestFull(t *testing.T) {
 	r, created := newTest(nil)
 	for i := range queueSize + 10 {

@@ -154,11 +154,11 @@ func TestAPIOutage(t *testing.T) {
 			defer f.mu.Unlock()
 			return slices.ContainsFunc(f.queries[asked:], func(q string) bool { return q[:8] == "services" })
 		})
-		f.put("services", "DELETED", service("b", "10.96.0.2")) // nobody is watching
+		f.put("services", "DELETED", service("b", "10.96.0.2")) // while no watch is open
 		f.put("services", "MODIFIED", service("c", "10.96.0.4"))
 		f.put("services", "ADDED", service("d", "10.96.0.5"))
 		if log := r.take(); len(log) != 0 {
-			t.Errorf("told during an outage: %q", log)
+			t.Errorf("delivered during an outage: %q", log)
 		}
 		// The version that we saw last has expired meanwhile: the watch is refused and a new list is needed.
 		lists := 0
@@ -179,7 +179,7 @@ func TestAPIOutage(t *testing.T) {
 		slices.Sort(log[:2]) // a list has no order
 		want := []string{"set Service ns/c", "set Service ns/d", "delete Service ns/b"}
 		if !slices.Equal(log, want) {
-			t.Errorf("told after the outage: %q, want %q", log, want)
+			t.Errorf("delivered after the outage: %q, want %q", log, want)
 		}
 	})
 }

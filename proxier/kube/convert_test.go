@@ -494,8 +494,8 @@ func TestConversionIsBounded(t *testing.T) {
 	}
 }
 
-// Text that the API server does not validate, or that a manifest holds, is printable once it is converted, and still
-// tells what is different apart.
+// Text that the API server does not validate, or that a manifest holds, is printable once it is converted, and different
+// texts stay different.
 func TestConvertedTextIsPrintable(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "", "http": "http", "a b": "a b", "ä": "ä", "\x1b[31m": `\x1b[31m`, `\x1b[31m`: `\\x1b[31m`, "a\nb": `a\nb`, "\xff": `\xff`,

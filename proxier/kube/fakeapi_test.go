@@ -116,7 +116,7 @@ func (b *answerBody) Close() error {
 	return nil
 }
 
-// put stores an object, or removes it where typ is DELETED, and tells the watches.
+// put stores an object, or removes it where typ is DELETED, and sends it to the watches.
 func (f *fakeAPI) put(resource, typ string, o metav1.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -104,7 +104,7 @@ func checkErrors(t *testing.T, errs []error) {
 	for _, err := range errs {
 		var field *FieldError
 		if !errors.As(err, &field) || field.Field == "" || field.Unwrap() == nil {
-			t.Errorf("%v does not say which field", err)
+			t.Errorf("%v does not name a field", err)
 		}
 	}
 }

@@ -83,7 +83,7 @@ type Object interface {
 // an object because its origin is unreachable: an API server that is away, or a file that cannot be read, leaves
 // everything as it was.
 type Sink interface {
-	// Set delivers a new or changed object, which nobody changes afterwards.
+	// Set delivers a new or changed object, which is not changed afterwards.
 	Set(Object)
 	// Delete reports that an object that was set is gone or is no longer the proxy's.
 	Delete(Ref)
@@ -112,7 +112,7 @@ func (e *FieldError) Unwrap() error { return e.Err }
 // Printable returns s as it is safe in a log, a metric label, an nft comment and on a terminal: text of printable
 // characters is returned unchanged, other text is escaped as in a Go string. Different texts stay different, so that the
 // result still identifies the object, port, node or zone. The API server does not validate all names (a zone of an
-// endpoint, for one), and nobody validates those of a manifest.
+// endpoint, for one), and no server validates those of a manifest.
 func Printable(s string) string {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || c == 0x7f || c == '\\' || c == '"' {

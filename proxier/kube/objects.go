@@ -196,29 +196,36 @@ func (c *ServiceCIDR) same(o Object) bool {
 	return ok && c.Name == other.Name && slices.Equal(c.Prefixes, other.Prefixes)
 }
 
-// Sym is a string that many objects repeat (the name of a node, a zone, a port), stored once and compared as a
-// pointer. The zero Sym is the empty string. It is comparable and safe for concurrent use.
-type Sym struct{ h unique.Handle[string] }
+// interned is a value that many objects repeat, stored once and compared as a pointer. The zero interned holds the zero
+// value. It is safe for concurrent use.
+type interned[T comparable] struct{ h unique.Handle[T] }
+
+func intern[T comparable](v T) (i interned[T]) {
+	if v != i.get() { // not the zero value
+		i.h = unique.Make(v)
+	}
+	return i
+}
+
+func (i interned[T]) get() (v T) {
+	if i == (interned[T]{}) {
+		return v
+	}
+	return i.h.Value()
+}
+
+// Sym is an interned string: the name of a node, a zone, a port. It is comparable.
+type Sym struct{ interned[string] }
 
 // Intern returns the Sym of s.
-func Intern(s string) Sym {
-	if s == "" {
-		return Sym{}
-	}
-	return Sym{unique.Make(s)}
-}
+func Intern(s string) Sym { return Sym{intern(s)} }
 
 // String returns the string that was interned.
-func (s Sym) String() string {
-	if s == (Sym{}) {
-		return ""
-	}
-	return s.h.Value()
-}
+func (s Sym) String() string { return s.get() }
 
 // Hints are the zones and nodes that an endpoint should serve (topology hints), and the zone that it is in. Hints are
 // comparable and one word long: endpoints with equal hints share them. The zero Hints has none.
-type Hints struct{ h unique.Handle[hints] }
+type Hints struct{ interned[hints] }
 
 // hints holds each list sorted and joined by commas, which neither a label value nor a node name contains: so it
 // is comparable and can be interned.
@@ -226,36 +233,22 @@ type hints struct{ zones, nodes, own string }
 
 // NewHints returns the hints for the zones and nodes given, in any order. Empty names are left out.
 func NewHints(zones, nodes []string) Hints {
-	return newHints(hints{joinSet(zones), joinSet(nodes), ""})
+	return Hints{intern(hints{joinSet(zones), joinSet(nodes), ""})}
 }
 
 // In returns the hints of an endpoint that is in a zone itself.
 func (h Hints) In(zone string) Hints {
 	all := h.get()
 	all.own = zone
-	return newHints(all)
+	return Hints{intern(all)}
 }
 
 // Zone is the zone that the endpoint is in, empty if unknown. It is only displayed.
 func (h Hints) Zone() string { return h.get().own }
 
-func newHints(h hints) Hints {
-	if h == (hints{}) {
-		return Hints{}
-	}
-	return Hints{unique.Make(h)}
-}
-
 func joinSet(names []string) string {
 	names = slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(s string) bool { return s == "" })
 	return strings.Join(slices.Compact(names), ",")
-}
-
-func (h Hints) get() hints {
-	if h == (Hints{}) {
-		return hints{}
-	}
-	return h.h.Value()
 }
 
 // HasZones reports whether any zone is named; HasNodes the same of nodes.

@@ -155,7 +155,7 @@ func TestManifestsFollow(t *testing.T) {
 	log := slices.DeleteFunc(d.take(), func(s string) bool { return strings.HasSuffix(s, "zz-sync") })
 	want := []string{"set Service default/a", "set Service default/c", "delete Service default/b"}
 	if !slices.Equal(log, want) {
-		t.Errorf("told %q, want %q", log, want)
+		t.Errorf("delivered %q, want %q", log, want)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestManifestsEditors(t *testing.T) {
 			continue
 		}
 		if log := d.take(); !slices.Equal(log, []string{"set Service default/a"}) {
-			t.Errorf("told %q", log)
+			t.Errorf("delivered %q", log)
 		}
 		break
 	}
@@ -187,7 +187,7 @@ func TestManifestsEditors(t *testing.T) {
 	d.sync()
 	log := slices.DeleteFunc(d.take(), func(s string) bool { return strings.HasSuffix(s, "zz-sync") })
 	if want := []string{"set Service default/a"}; !slices.Equal(log, want) {
-		t.Errorf("told %q, want %q\n%s", log, want, d.state())
+		t.Errorf("delivered %q, want %q\n%s", log, want, d.state())
 	}
 }
 
@@ -387,7 +387,7 @@ func TestManifestsCutShort(t *testing.T) {
 	d.untilIP("s01", "")
 }
 
-// Names in manifests are checked; other text that nobody checks is escaped before anybody reads it.
+// Names in manifests are checked; other text is escaped before it is shown.
 func TestManifestsHostileText(t *testing.T) {
 	d := startManifests(t, map[string]string{
 		"a.yaml": strings.Replace(svc("a", "10.96.0.1"), "port: 80", `port: 80

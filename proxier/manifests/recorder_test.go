@@ -14,7 +14,7 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
-// recorder is a Sink that keeps the state it was told and a log of what it was told, and complains about a source
+// recorder is a Sink that keeps the state and a log of the calls, and reports a source
 // that breaks the Sink's rules.
 type recorder struct {
 	t        *testing.T
