@@ -103,12 +103,13 @@ e2e-life: deps peers image
 	@trap 'go run ./e2e/cluster -dir /tmp/nftproxy-life down' EXIT; \
 	go run ./e2e/cluster -dir /tmp/nftproxy-life -proxy kube-proxy up && go run ./e2e/cluster -dir /tmp/nftproxy-life life
 
-# Formatting, go.mod files as the go command writes them, and golangci-lint (vet included) by .golangci.yaml. golangci-lint is built
+# Formatting, go.mod files as the go command writes them, vet in all modules with code of ours, and golangci-lint by .golangci.yaml. golangci-lint is built
 # from e2e/tools, once, which takes some minutes.
 lint:
 	@unformatted=$$(git ls-files '*.go' | xargs ls 2>/dev/null | xargs gofmt -l); \
 	if [ -n "$$unformatted" ]; then echo "not formatted (make fmt):"; echo "$$unformatted"; exit 1; fi
-	go mod tidy -diff
+	@for module in . e2e/bench e2e/image e2e/kind e2e/conformance/images; do \
+		go -C $$module mod tidy -diff && go vet -C $$module ./... || exit 1; done
 	@tools=$$(e2e/tools/build.sh) && $$tools/golangci-lint run ./...
 
 fmt:

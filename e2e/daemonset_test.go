@@ -154,7 +154,7 @@ func (d *daemons) report(ctx context.Context, set *appsv1.DaemonSet, wanted map[
 	return err
 }
 
-// eligible tells whether a node may run a pod, by node selector and required node affinity.
+// eligible reports whether a node may run a pod, by node selector and required node affinity.
 func eligible(pod corev1.PodSpec, labels map[string]string) bool {
 	for k, v := range pod.NodeSelector {
 		if labels[k] != v {

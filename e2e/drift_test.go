@@ -89,7 +89,7 @@ func shuffle(c *cluster) {
 	}
 }
 
-// damage is something done to the tables behind the proxy's back, and what is then to be told.
+// damage is something done to the tables behind the proxy's back, and what dump --diff then has to report.
 type damage struct {
 	do string // an nft command
 	// service is who is named, empty where only the table is, with the given state. says is in the text.
@@ -133,7 +133,7 @@ func stickyChain(c *cluster) string {
 	return ""
 }
 
-// What a proxy has programmed is what `dump --diff` wants; and every damage is told, by the name of the Service.
+// What a proxy has programmed is what `dump --diff` wants; and every damage is reported, by the name of the Service.
 func TestDrift(t *testing.T) {
 	onEachSource(t, lab.Options{Clients: 2}, func(t *testing.T, c *cluster) {
 		driftScene(c)
@@ -149,7 +149,7 @@ func TestDrift(t *testing.T) {
 		if err := p.Stop(); err != nil {
 			t.Fatal(err)
 		}
-		tellsAll(t, p.Node, flags, damages(c))
+		reportsAll(t, p.Node, flags, damages(c))
 		p = lab.Must(p.Restart())(t)
 		inStep(t, p)
 		if err := p.Stop(); err != nil {
@@ -171,8 +171,8 @@ func TestDrift(t *testing.T) {
 	})
 }
 
-// tellsAll asserts that each of the damages is told, and no other.
-func tellsAll(t *testing.T, node *lab.Node, flags []string, all []damage) {
+// reportsAll asserts that each of the damages is reported, and no other.
+func reportsAll(t *testing.T, node *lab.Node, flags []string, all []damage) {
 	t.Helper()
 	want := map[string]inspect.Change{}
 	for _, d := range all {

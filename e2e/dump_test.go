@@ -19,7 +19,7 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/inspect"
 )
 
-// The forms of `nftproxy dump` beside the table: each is what it says it is, and tells what happened.
+// The forms of `nftproxy dump` beside the table: each is what it says it is, and reports what happened.
 func TestDumpForms(t *testing.T) {
 	c := fromManifests(t, lab.Options{})
 	svc := lab.WithLoadBalancer(lab.NewService("web", 10, lab.Port(lab.TCP, 80, 8080)), 30080, 1)

@@ -83,7 +83,7 @@ func (x *explained) scenery() {
 	}
 }
 
-// grid returns every address of the Services, and some that nobody has, from every kind of sender.
+// grid returns every address of the Services, and some that no Service has, from every kind of sender.
 func (x *explained) grid(f lab.Family) (out []cell) {
 	var vips []netip.AddrPort
 	for i := 20; i < 29; i++ {
@@ -102,7 +102,7 @@ func (x *explained) grid(f lab.Family) (out []cell) {
 			for _, vip := range vips {
 				out = append(out, cell{s.judge, s.from, proto, vip})
 			}
-			// NodePorts of node 1, whoever sends; and a port that is none.
+			// NodePorts of node 1, for every sender; and a port that is none.
 			for i := range uint16(9) {
 				if s.judge != x.Node(1) && (i == 1 || i == 2) {
 					// A pod of another node counts as one of the cluster and keeps its address, so that the answer of an
@@ -198,7 +198,7 @@ func (x *explained) agree(cells []cell) {
 			x.cells++
 			probes := b.probes[b.first[i] : b.first[i]+b.sent[i]]
 			why := x.compare(c, b.answers[i], results[b.first[i]:b.first[i]+b.sent[i]])
-			// Raw sockets of one host hear each other's ICMP errors, as for an answer that comes after its sender gave
+			// Raw sockets of one host receive each other's ICMP errors, as for an answer that comes after its sender gave
 			// up. What happens again when sent alone is no such chance.
 			for tries := 0; why != "" && c.proto == lab.SCTP && tries < 3; tries++ {
 				why = x.compare(c, b.answers[i], lab.SendAll(probes, 1))
@@ -242,7 +242,7 @@ func (x *explained) compare(c cell, e *explain.Explanation, results []lab.Result
 	if e.Outcome != explain.Delivered {
 		want := x.verdict(c, e)
 		for _, r := range results {
-			// A raw socket whose packet is refused or dropped on the way out is told so at once.
+			// A raw socket whose packet is refused or dropped on the way out gets the error at once.
 			toldAtOnce := c.proto == lab.SCTP && c.from == c.judge.Host && want != lab.Answered && errors.Is(r.Err, unix.EPERM)
 			if r.Verdict != want && !toldAtOnce {
 				return fmt.Sprintf("%s, want %s", r, want)
@@ -287,7 +287,7 @@ func (x *explained) verdict(c cell, e *explain.Explanation) lab.Verdict {
 	case e.Outcome == explain.Untouched && isLocal(c.judge.Host, c.to.Addr()) && c.proto == lab.SCTP:
 		return lab.Dropped // the lab's raw socket takes it
 	case e.Outcome == explain.Untouched && isLocal(c.judge.Host, c.to.Addr()):
-		return lab.Refused // nobody listens
+		return lab.Refused // nothing listens
 	}
 	return lab.Unreachable
 }
@@ -371,7 +371,7 @@ func withoutCounters(ruleset string) string {
 	return strings.Join(out, "\n")
 }
 
-// A client that is remembered is told so, and goes where it is said to go.
+// Explain knows a client that session affinity remembers, and names the endpoint that it reaches.
 func TestExplainAffinity(t *testing.T) {
 	x := &explained{cluster: fromManifests(t, lab.Options{}), tables: map[*lab.Node]map[nft.Family]*nft.Snapshot{}, names: map[string]string{}}
 	svc := lab.NewService("sticky", 10, lab.Port(lab.TCP, 80, 8080))

@@ -113,7 +113,7 @@ func (c *cluster) strangerAt(node *lab.Node) lab.Probe {
 	return lab.Probe{From: client.Host, Proto: lab.TCP, To: loopback(lab.IPv4, 30080), Timeout: 500 * time.Millisecond}
 }
 
-// A port that another process has is told of, and taken when that lets go of it.
+// A port that another process has is reported, and taken when it is free.
 func TestLocalhostNodePortInUse(t *testing.T) {
 	c := onLocalhost(fromAPI(t, lab.Options{}), "primary")
 	node, pod := c.Node(1), c.Pod(1, 1)

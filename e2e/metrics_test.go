@@ -36,7 +36,7 @@ func metricsOf(t *testing.T, p *lab.Proxy) map[string]float64 {
 	return out
 }
 
-// What is refused and dropped is counted by its reason, and goes on from there when somebody flushed the rules.
+// What is refused and dropped is counted by its reason, and goes on from there after another program flushed the rules.
 func TestRefusedAndDroppedByReason(t *testing.T) {
 	c := fromManifests(t, lab.Options{})
 	far := c.Pod(2, 1)

@@ -166,7 +166,7 @@ func (m *move) startDaemons() {
 	}}
 	d.start()
 	// Looked for in the ruleset, not by probes: one that came too early would leave a conntrack entry without translation, and
-	// whoever gets its source port within the next two minutes would meet that.
+	// a client that gets its source port within the next two minutes would meet that.
 	for _, n := range m.Nodes {
 		m.kubeProxyServes(n)
 	}
@@ -223,7 +223,7 @@ func cleaning(node *lab.Node, template corev1.PodSpec) (instance, error) {
 	return o, nil
 }
 
-// Ready tells that it ended well. One that failed would be tried again, and is never ready here.
+// Ready reports that it ended well. One that failed would be tried again, and is never ready here.
 func (o cleanup) Ready() bool {
 	select {
 	case err := <-o.done:

@@ -161,7 +161,7 @@ func (r *readers) shell(n *lab.Node, text string) (string, error) {
 		"proto nftproxy", "proto 110", "$(hostname)", n.Name).Replace(text)
 	if left, right, piped := strings.Cut(text, " | "); piped {
 		if _, err := exec.LookPath(strings.Fields(right)[0]); err != nil {
-			text = left // somebody else's tool, which is not here
+			text = left // a tool of others, which is not here
 		}
 	}
 	return n.Run("bash", "-ec", fmt.Sprintf("set -o pipefail; cd %s; PATH=$PWD/bin:$PATH; %s", r.dir, text))
@@ -170,7 +170,7 @@ func (r *readers) shell(n *lab.Node, text string) (string, error) {
 func onServing(r *readers, l line) error {
 	out, err := r.shell(r.Node(1), l.text)
 	if strings.Contains(l.text, "nftproxy explain ") && isAnswer(err) {
-		err = nil // refused, as nobody serves it here
+		err = nil // refused, as no proxy serves it here
 	}
 	if err == nil && out == "" && !strings.ContainsAny(l.text, "<>|") && !strings.HasPrefix(l.text, "ip ") {
 		return fmt.Errorf("prints nothing")
@@ -190,11 +190,11 @@ func onSpare(r *readers, l line) error {
 	return err
 }
 
-// traces shortens the time: nobody sends anything here. TestStories sees a real trace.
+// traces shortens the time: nothing is sent here. TestStories sees a real trace.
 func traces(r *readers, l line) error {
 	text := strings.ReplaceAll(l.text, " --timeout 1m", "") + " --timeout 200ms"
 	if _, err := r.shell(r.Node(1), text); err == nil || !strings.Contains(err.Error(), "no packet that matches was seen") {
-		return fmt.Errorf("nobody sends anything, and yet: %w", err)
+		return fmt.Errorf("nothing is sent, and yet: %w", err)
 	}
 	return nil
 }

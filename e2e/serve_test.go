@@ -19,7 +19,7 @@ import (
 type target struct {
 	name string
 	addr func(lab.Family, lab.Proto) netip.AddrPort
-	// masqueraded tells whether the endpoint sees the node instead of a sender.
+	// masqueraded reports whether the endpoint sees the node instead of a sender.
 	masqueraded func(from string) bool
 }
 

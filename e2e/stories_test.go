@@ -20,7 +20,7 @@ import (
 
 var updateDocs = flag.Bool("update-docs", false, "rewrite the output in docs/troubleshooting.md")
 
-// stories play docs/troubleshooting.md: each brings a Service into the state that the text tells of.
+// stories play docs/troubleshooting.md: each brings a Service into the state that the text describes.
 type stories struct {
 	*cluster
 	web, api, flushed *corev1.Service
@@ -100,11 +100,11 @@ func (s *stories) play(part string) {
 		s.proxies[0] = lab.Must(s.proxies[0].Restart())(s.t)
 		s.ask(pod, 14, false, lab.Answered)
 	default:
-		s.t.Fatalf("the text has a part %q that nobody plays", part)
+		s.t.Fatalf("no story plays the part %q of the text", part)
 	}
 }
 
-// wall is what somebody else has in the kernel of node 1.
+// wall is the table of another program in the kernel of node 1.
 const wall = `table inet firewall {
 	chain forward {
 		type filter hook forward priority filter + 10

@@ -80,7 +80,7 @@ func traceScene(t *testing.T) *tracing {
 		p := lab.Probe{From: x.Pod(1, 3).Host, Proto: lab.TCP, To: at(lab.ClusterIP(lab.IPv6, 20+i), 80), Timeout: 200 * time.Millisecond}
 		want := lab.Answered
 		if i == 5 {
-			want = lab.Refused // nobody listens
+			want = lab.Refused // nothing listens
 		}
 		if r, ok := p.Eventually(lab.HangLimit, func(r lab.Result) bool { return r.Verdict == want }); !ok {
 			t.Fatalf("%s: %s, want %s", p.To, r, want)
@@ -142,7 +142,7 @@ func paths(t *testing.T, p *lab.Process) (out []trace.Path) {
 	return out
 }
 
-// fate is a packet and what is to be told of it.
+// fate is a packet and what trace has to report of it.
 type fate struct {
 	from    *lab.Host
 	proto   lab.Proto
@@ -184,7 +184,7 @@ func (x *tracing) fates(f lab.Family) []fate {
 	}
 }
 
-// Real packets are told as nft tells them, rule by rule, and in words that are true.
+// Real packets are reported as nft reports them, rule by rule, with a true summary.
 func TestTraceAgreesWithNFT(t *testing.T) {
 	x := traceScene(t)
 	before, metrics := x.ruleset(), x.metrics()
@@ -200,7 +200,7 @@ func TestTraceAgreesWithNFT(t *testing.T) {
 		for _, c := range fates {
 			lab.Probe{From: c.from, Proto: c.proto, To: c.to, Timeout: 200 * time.Millisecond}.Send()
 		}
-		x.until("all are told", func() bool { return len(paths(t, p)) >= len(fates) })
+		x.until("all are reported", func() bool { return len(paths(t, p)) >= len(fates) })
 		if err := p.Stop(); !isAnswer(err) { // some packets were refused
 			t.Errorf("%v\n%s", err, p.Tail(20))
 		}
@@ -220,7 +220,7 @@ func TestTraceAgreesWithNFT(t *testing.T) {
 	}
 }
 
-// check holds what is told of a packet against what it must be.
+// check compares what is reported of a packet with what it must be.
 func (x *tracing) check(c *fate, all []trace.Path) {
 	x.t.Helper()
 	source := c.from.IP(lab.FamilyOf(c.to.Addr())).String()
@@ -237,7 +237,7 @@ func (x *tracing) check(c *fate, all []trace.Path) {
 		}
 		return
 	}
-	x.t.Errorf("%s %s from %s is not told of", c.proto, c.to, c.from)
+	x.t.Errorf("%s %s from %s is not reported", c.proto, c.to, c.from)
 }
 
 // What nft prints: a packet's headers, a rule with its handle, a policy.
@@ -279,7 +279,7 @@ func (x *tracing) compare(got []trace.Path, peer *lab.Process) {
 		}
 		return len(theirs) >= len(got)
 	}
-	x.until("nft tells as many", read)
+	x.until("nft reports as many", read)
 	for i := range got {
 		from, to := netip.MustParseAddrPort(got[i].Packet.From), netip.MustParseAddrPort(got[i].Packet.To)
 		var ours []string
@@ -309,7 +309,7 @@ func (x *tracing) ruleset() string {
 	return strings.Join(out, "\n")
 }
 
-// metrics are those that tell of repairs and transactions.
+// metrics are those of repairs and transactions.
 func (x *tracing) metrics() string {
 	x.t.Helper()
 	var out []string
@@ -355,10 +355,10 @@ func TestTraceEnds(t *testing.T) {
 
 	p = x.watch("tcp", at(lab.ClusterIP(lab.IPv4, 20), 80).String(), "--all-packets", "--count", "0", "--timeout", "1m", "-o", "json")
 	pod.Ask(lab.TCP, at(lab.ClusterIP(lab.IPv4, 20), 80))
-	told := func(what string) bool { // in any order: a packet whose number is used again is complete at once
+	reported := func(what string) bool { // in any order: a packet whose number is used again is complete at once
 		return slices.ContainsFunc(paths(t, p), func(path trace.Path) bool { return path.Endpoint != "" && strings.Contains(path.Summary, what) })
 	}
-	x.until("all packets are told", func() bool { return told("sent to endpoint") && told("chosen before") })
+	x.until("all packets are reported", func() bool { return reported("sent to endpoint") && reported("chosen before") })
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}

@@ -48,7 +48,7 @@ func (s *session) churnAt(ctx context.Context, rate int) error {
 }
 
 // restart stops the proxy, starts it anew and changes an endpoint at once. Then nftproxy is restarted with nothing changed at
-// all, and tells what it wrote; kube-proxy cannot tell, and writes everything.
+// all, and reports what it wrote; kube-proxy cannot, and writes everything.
 func (s *session) restart(ctx context.Context) error {
 	if err := s.again(ctx, "restart", 0); err != nil || s.kind != lab.NFTProxy {
 		return err

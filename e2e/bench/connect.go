@@ -128,7 +128,7 @@ func (t *tally) alone(control *tally) (n int) {
 	return n
 }
 
-// waits tells how long the calling thread has been ready to run without a processor. On a busy machine that is most of what a
+// waits returns how long the calling thread has been ready to run without a processor. On a busy machine that is most of what a
 // connection takes, and no packet had to wait for it.
 type waits struct{ fd int }
 

@@ -52,7 +52,7 @@ func steadied() float64 {
 // tables is the kernel's memory of the tables: what becomes free when the proxy has ended, which leaves them, and they are
 // flushed. That is seconds apart, while loading takes kube-proxy minutes, in which the rest of the machine allocates too.
 //
-// It is measured as what the proxy's memory cgroup gets back, in which there is nobody else's noise; but the arrays of hash tables are
+// It is measured as what the proxy's memory cgroup gets back, without the noise of other processes; but the arrays of hash tables are
 // charged to no cgroup (8 to 21 bytes per element). /proc/meminfo has those as well, and is right on a quiet machine only.
 func (s *session) tables(context.Context) error {
 	if err := s.proxy.Stop(); err != nil {

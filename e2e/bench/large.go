@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nftproxy/nftproxy/e2e/lab"
-	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/nft/kernel"
 )
 
@@ -17,7 +16,7 @@ import (
 const mostForPeer = 10_000
 
 // single measures one Service with very many endpoints, of which one changes at a time. No connection would find the new one
-// before tens of thousands of tries, so that the kernel's count of transactions tells when the change is made.
+// before tens of thousands of tries, so that the kernel's count of transactions shows when the change is made.
 func single(ctx context.Context, o options, row *row) error {
 	c, err := newCluster(ctx, row.size, o.dualStack)
 	if err != nil {
@@ -64,7 +63,7 @@ func singleTurn(ctx context.Context, o options, c *cluster, who peer, into sampl
 }
 
 // singleSwaps is like swaps, but for how it knows that the change is made: the kernel counts transactions. It adds what the kernel
-// was told.
+// got.
 func (s *session) singleSwaps(ctx context.Context) error {
 	first, err := s.commits()
 	if err != nil {
@@ -116,7 +115,7 @@ func (s *session) singleSwap(ctx context.Context, kernel *kernel.Conn) error {
 	return nil
 }
 
-// commits is what nftproxy tells of its transactions since its start.
+// commits is what nftproxy's metrics say of its transactions since its start.
 type commits struct{ elements, bytes, seconds float64 }
 
 func (s *session) commits() (commits, error) {

@@ -40,7 +40,7 @@ func (r *row) of(name string) samples {
 	return r.samples[name]
 }
 
-// matrix tells whether the row is one of the matrix, and not a single Service.
+// matrix reports whether the row is one of the matrix, and not a single Service.
 func (r *row) matrix() bool { return r.services > 1 }
 
 // proxies are those that have samples, ours first.

@@ -51,7 +51,7 @@ type session struct {
 type phase struct {
 	name string
 	do   func(context.Context) error
-	// needs tells whether the phase is for a session at all.
+	// needs reports whether the phase is for a session at all.
 	needs func(*session) bool
 	pause time.Duration // between connections of the watch; 0 is no watch
 }
@@ -125,7 +125,7 @@ func (s *session) during(ctx context.Context, p phase) error {
 	return nil
 }
 
-// watchedVIPs are a Service that nobody touches and two whose endpoints churn replaces.
+// watchedVIPs are a Service that is not touched and two whose endpoints churn replaces.
 func (s *session) watchedVIPs() []netip.AddrPort {
 	if s.services <= hot+2 {
 		return []netip.AddrPort{vip(s.families[0], 0)}

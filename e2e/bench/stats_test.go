@@ -263,7 +263,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A connection waits for the backend's words if it is told to, and a stream fills what listen takes.
+// A connection waits for the backend's line on request, and a stream fills what listen takes.
 func TestConnect(t *testing.T) {
 	n := lab.Start(t, lab.Options{Nodes: 1, PodsPerNode: 2})
 	pod, client := n.Pod(1, 1), n.Pod(1, 2).Host

@@ -93,7 +93,7 @@ func routes(nodes []node, self string) (lines []string) {
 	return lines
 }
 
-// everything is the prefix of the default route. By its name ip could not tell the family.
+// everything is the prefix of the default route. Its name does not give ip the family.
 func everything(f lab.Family) string {
 	if f == lab.IPv6 {
 		return "::/0"

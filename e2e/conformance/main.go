@@ -74,7 +74,7 @@ func command(ctx context.Context, args []string) error {
 	flags.StringVar(&o.only, "only", "", "regular expression: run only tests that match; results of others are kept")
 	flags.BoolVar(&o.again, "again", false, "run only what has not passed in the run that is kept, and add to it")
 	flags.IntVar(&o.procs, "procs", 4, "tests at a time")
-	flags.IntVar(&o.attempts, "attempts", 2, "how often a test may be tried; every attempt is told")
+	flags.IntVar(&o.attempts, "attempts", 2, "how often a test may be tried; every attempt is reported")
 	flags.DurationVar(&o.timeout, "timeout", 2*time.Hour, "for one run of the suite")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err

@@ -164,7 +164,7 @@ func (o options) attempt(ctx context.Context, tests []test, procs int) ([]result
 	}
 	report, readErr := os.ReadFile(filepath.Join(dir, "junit_01.xml"))
 	if readErr != nil {
-		return nil, fmt.Errorf("%s tells why there is no report: %w", log.Name(), errors.Join(err, readErr))
+		return nil, fmt.Errorf("%s has the reason why there is no report: %w", log.Name(), errors.Join(err, readErr))
 	}
 	results, err := readJUnit(report, tests)
 	if err == nil {
@@ -218,7 +218,7 @@ func (o options) get(kind, template string) []string {
 	return args
 }
 
-// schedulable is how many nodes take pods without a toleration. The tests are told, for on a provider that they do not know
+// schedulable is how many nodes take pods without a toleration. The tests get it as a flag, because on a provider that they do not know
 // they take the number for -1 and skip what needs two.
 func (o options) schedulable(ctx context.Context) (int, error) {
 	args := o.get("nodes", `{range .items[*]}{.metadata.name} {.spec.unschedulable}{.spec.taints[*].effect}{"\n"}{end}`)

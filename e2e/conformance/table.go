@@ -56,7 +56,7 @@ func of(tests []test, results []result) []result {
 	})
 }
 
-// describe tells of the runs: when, what, where, and how they ended.
+// describe describes the runs: when, what, where, and how they ended.
 func describe(runs ...run) string {
 	var b strings.Builder
 	b.WriteString("| | " + join(runs, func(r run) string { return r.Proxy }) + " |\n|---|" + strings.Repeat("---|", len(runs)) + "\n")
@@ -142,7 +142,7 @@ func split(name string) (group, rest string) {
 	return strings.TrimSpace(strings.TrimPrefix(group, "[sig-network] ")), strings.TrimPrefix(name, group)
 }
 
-// cell is what became of a test, for a table: failures are bold, and every reason is told.
+// cell is what became of a test, for a table: failures are bold, and every reason is given.
 func (r run) cell(t test) string {
 	for _, got := range r.Results {
 		if got.Name != t.Name {

@@ -242,7 +242,7 @@ func (s *stage) scale(ctx context.Context) error {
 	return replaceFile(path, string(whole))
 }
 
-// replaceFile writes a file as a whole, so that nobody reads half of it.
+// replaceFile writes a file as a whole, so that no reader sees half of it.
 func replaceFile(path, text string) error {
 	tmp := path + ".new"
 	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {

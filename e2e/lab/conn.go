@@ -18,7 +18,7 @@ type Conn struct {
 	s *socket
 }
 
-// Open connects and gets the first answer. The error says what became of it instead; it can be told apart by Ask's verdicts
+// Open connects and gets the first answer. The error says what became of it instead; it can be distinguished by Ask's verdicts
 // in Conn.Result, which is set in any case.
 func (p Probe) Open() (*Conn, error) {
 	if p.Timeout == 0 {
@@ -45,7 +45,7 @@ func (h *Host) Open(proto Proto, to netip.AddrPort) (*Conn, error) {
 	return Probe{From: h, Proto: proto, To: to}.Open()
 }
 
-// Ping sends a line over the connection and waits for the answer. Over UDP the answer tells which backend serves the socket
+// Ping sends a line over the connection and waits for the answer. Over UDP the answer names the backend that serves the socket
 // now; over TCP it is the same backend or none.
 func (c *Conn) Ping(timeout time.Duration) Result {
 	start := time.Now()

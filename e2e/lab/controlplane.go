@@ -213,7 +213,7 @@ func (cp *ControlPlane) ready(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 				return fmt.Errorf("wait for %s: %w (%w); the end of the log:\n%s", what, err, ctx.Err(), cp.Server.Tail(tailLines))
-			case <-time.After(20 * time.Millisecond): // polled: the server has no way to tell
+			case <-time.After(20 * time.Millisecond): // polled: the server sends no signal
 			}
 		}
 	}

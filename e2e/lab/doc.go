@@ -31,7 +31,7 @@
 //	pods             10.244.0.0/16     fd00:244::/32      PodCIDR(f, n) of node n: 10.244.n.0/24, fd00:244:n::/64
 //
 // Nodes forward and have a default route to the switch (Options.NoDefaultRoute); the switch answers ICMP host unreachable
-// for everything that nobody has. So a packet to an address of a Service that no proxy took is "unreachable", and a packet
+// for every address that does not exist. So a packet to an address of a Service that no proxy took is "unreachable", and a packet
 // that a proxy dropped is "dropped": the two cannot be mixed up. ICMP rate limits, redirects and duplicate address detection
 // are off; rp_filter is loose. Nothing is masqueraded by the lab itself.
 //

@@ -66,7 +66,7 @@ func TestSCTPPacket(t *testing.T) {
 		for i := range b {
 			b[i] ^= 0x10
 			if _, err := unmarshalSCTP(b); err == nil {
-				t.Errorf("byte %d wrong, and nobody noticed", i)
+				t.Errorf("byte %d wrong, and it was not noticed", i)
 			}
 			b[i] ^= 0x10
 		}

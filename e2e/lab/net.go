@@ -44,7 +44,7 @@ func (o Options) withDefaults() Options {
 
 // Net is a network of namespaces: see the package comment for its plan. Reading the fields is safe for concurrent use.
 type Net struct {
-	Switch  *Host // joins nodes and clients; unreachable for what nobody has
+	Switch  *Host // joins nodes and clients; unreachable for addresses that do not exist
 	Nodes   []*Node
 	Clients []*Client
 

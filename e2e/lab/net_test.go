@@ -93,7 +93,7 @@ func TestVerdicts(t *testing.T) {
 				}
 			}
 			if proto == lab.SCTP {
-				continue // an unused port is nobody's there: the kernel has no sockets
+				continue // an unused port refuses nothing there: the kernel has no sockets
 			}
 			if r := n.Pod(1, 1).Ask(proto, pod.At(f, 81)); r.Verdict != lab.Refused {
 				t.Errorf("%s to an unused port over %s: %s", proto, f, r)
@@ -130,7 +130,7 @@ func TestConn(t *testing.T) {
 			}
 			c.Close()
 			if _, err := n.Pod(1, 2).Open(proto, n.Pod(1, 1).At(f, 81)); err == nil {
-				t.Errorf("%s %s: opened a connection to nobody", f, proto)
+				t.Errorf("%s %s: opened a connection though nothing listens", f, proto)
 			}
 		}
 	}
@@ -273,7 +273,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestStorm sums up until it is told to end.
+// TestStorm sums up until its context ends.
 func TestStorm(t *testing.T) {
 	n := lab.Start(t, lab.Options{Nodes: 1})
 	b := lab.Must(n.Pod(1, 1).Serve("web", 8080, lab.TCP))(t)

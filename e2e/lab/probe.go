@@ -20,7 +20,7 @@ import (
 type Verdict string
 
 // The verdicts. Refused and Dropped are what a proxy means by reject and drop; Unreachable comes from the lab's switch, or
-// a node without a route, and says that nobody took the packet for a Service.
+// a node without a route, and means that no proxy took the packet for a Service.
 const (
 	Answered    Verdict = "answered"
 	Refused     Verdict = "refused"     // RST or ICMP port unreachable: ECONNREFUSED
@@ -73,7 +73,7 @@ func (r Result) String() string {
 	}
 }
 
-// SawAs tells whether the backend named saw the sender as the address.
+// SawAs reports whether the backend named saw the sender as the address.
 func (r Result) SawAs(backend string, source netip.Addr) bool {
 	return r.Verdict == Answered && r.Backend == backend && r.Source.Addr() == source
 }
@@ -128,7 +128,7 @@ func (s *socket) hello(deadline time.Time) Result {
 		return fate(err)
 	}
 	if s.proto == UDP {
-		// EPERM comes from a rule in the sender's own output hook, of a rejection too: what the sender is told tells the two
+		// EPERM comes from a rule in the sender's own output hook, of a rejection too: the sender's error tells the two
 		// apart, and comes like an answer.
 		if _, err := s.Write([]byte("?")); err != nil && !errors.Is(err, unix.EPERM) {
 			s.forgetErrors()

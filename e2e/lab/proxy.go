@@ -86,7 +86,7 @@ func BaseConfig(node *Node) map[string]any {
 
 func clusterCIDRs() string { return ClusterCIDR(IPv4).String() + "," + ClusterCIDR(IPv6).String() }
 
-// StartProxy runs a proxy in a node's namespace and waits until it is ready, unless told otherwise. It ends with the Net.
+// StartProxy runs a proxy in a node's namespace and waits until it is ready, unless NoWait is set. It ends with the Net.
 func StartProxy(node *Node, spec ProxySpec) (*Proxy, error) {
 	name := string(spec.Kind) + "-" + node.Name
 	argv, err := spec.argv(node)
@@ -222,7 +222,7 @@ func (p *Proxy) WaitReady() error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s not ready after %s: %w; the end of its log:\n%s", p.Name, timeout, err, p.Tail(tailLines))
 		}
-		time.Sleep(10 * time.Millisecond) // polled: a proxy of either kind has no way to tell
+		time.Sleep(10 * time.Millisecond) // polled: neither proxy sends a signal
 	}
 }
 

@@ -188,7 +188,7 @@ func (p Probe) sctp(deadline time.Time) Result {
 	if p.Source.Addr().IsValid() {
 		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(p.Source.Addr(), 0)))
 	}
-	// Connected, the socket hears the ICMP errors about its own packets, and packets of that peer only.
+	// Connected, the socket receives the ICMP errors about its own packets, and packets of that peer only.
 	if err == nil {
 		err = hearErrors(fd, p)
 	}

@@ -51,10 +51,10 @@ func (t *Tally) add(r Result) {
 	}
 }
 
-// AllAnswered tells whether every probe got an answer, and there was one.
+// AllAnswered reports whether every probe got an answer, and there was one.
 func (t *Tally) AllAnswered() bool { return t.Total > 0 && t.Verdicts[Answered] == t.Total }
 
-// All tells whether every probe had the one verdict, and there was one.
+// All reports whether every probe had the one verdict, and there was one.
 func (t *Tally) All(v Verdict) bool { return t.Total > 0 && t.Verdicts[v] == t.Total }
 
 // Names are the backends that answered, sorted.
@@ -147,7 +147,7 @@ func (p Probe) Eventually(within time.Duration, ok func(Result) bool) (Result, b
 		if !time.Now().Before(deadline) {
 			return r, false
 		}
-		// Refusals come at once: leave the processor to whoever is to change the answer.
+		// Refusals come at once: leave the processor to the process that changes the answer.
 		time.Sleep(time.Millisecond)
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // refuseForwarding answers everything that the host would forward with ICMP host unreachable, so that a packet which no
-// proxy took is told from one that a proxy dropped. A rule does that, and not an unreachable route: the kernel answers such
+// proxy took can be distinguished from one that a proxy dropped. A rule does that, and not an unreachable route: the kernel answers such
 // a route about once a second and sender (ip_error), a limit without a setting of its own per namespace. The route that it
 // does need, to get as far as the rule, leads to link.
 func (h *Host) refuseForwarding(link string) error {

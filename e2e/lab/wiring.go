@@ -233,7 +233,7 @@ func (c *Client) Via(node *Node) error {
 
 // bridge makes a bridge that is up.
 func (h *Host) bridge(name string) error {
-	// Snooping wants a multicast querier, which nobody here is, to not lose neighbour solicitations.
+	// Snooping wants a multicast querier, which is missing here, to not lose neighbour solicitations.
 	snooping := false
 	b := &netlink.Bridge{LinkAttrs: linkAttrs(name), MulticastSnooping: &snooping}
 	if err := h.NL.LinkAdd(b); err != nil {

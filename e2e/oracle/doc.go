@@ -18,7 +18,7 @@
 //
 // A scenario is a Service with its endpoints, in one or more steps; a step changes objects. All scenarios of a setup live in
 // the cluster at the same time, and take their steps together: that is what makes hundreds of cells a matter of seconds. A
-// new Service, written last, tells when a proxy has seen everything written before it: watches keep the order.
+// new Service, written last, shows when a proxy has seen everything written before it: watches keep the order.
 //
 // A cell is one sender, one address, one protocol, one family. Many connections are made; recorded is the set of endpoints
 // that answered with the kind of source each of them saw, and what became of the others. A cell in which the two differ is

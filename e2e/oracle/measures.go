@@ -20,7 +20,7 @@ import (
 // 3^11 cases.
 const rounds = 12
 
-// sticks sends connections of ten clients, in turn through the kinds of addresses, and tells whether each of them met one
+// sticks sends connections of ten clients, in turn through the kinds of addresses, and reports whether each of them met one
 // endpoint only. The first time it also remembers whom.
 func sticks(at ...string) measure {
 	return func(s *side, c *cell, effort int) outcome {
@@ -60,7 +60,7 @@ func (s *side) from(c *cell, source netip.Addr, kind string, effort int) lab.Res
 		Source: netip.AddrPortFrom(source, s.fresh(c).Port()), Timeout: efforts[effort].timeout}.Send()
 }
 
-// stays tells whether clients that met an endpoint (see sticks) which is still there stay with it, and the others find one
+// stays reports whether clients that met an endpoint (see sticks) which is still there stay with it, and the others find one
 // that is.
 func stays(left ...string) measure {
 	return func(s *side, c *cell, effort int) outcome {
@@ -78,7 +78,7 @@ func stays(left ...string) measure {
 	}
 }
 
-// outlasts tells whether affinity holds for a client that comes back after a while, each time, for some times.
+// outlasts reports whether affinity holds for a client that comes back after a while, each time, for some times.
 func outlasts(pause time.Duration, times int) measure {
 	return func(s *side, c *cell, effort int) outcome {
 		first := map[netip.Addr]string{}
@@ -119,7 +119,7 @@ func eventually(s *side, c *cell, effort int) outcome {
 		if o := reach(s, c, effort); o.names == c.want || time.Now().After(deadline) {
 			return o
 		}
-		time.Sleep(50 * time.Millisecond) // polled: a proxy has no way to tell
+		time.Sleep(50 * time.Millisecond) // polled: a proxy sends no signal
 	}
 }
 

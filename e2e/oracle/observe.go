@@ -43,7 +43,7 @@ type sightings map[string]int
 
 func (s sightings) add(of *side, r lab.Result) { s[of.describe(r)]++ }
 
-// steady tells that a refusal needs no further connections: there is no choice in it.
+// steady reports that a refusal needs no further connections: there is no choice in it.
 func (s sightings) steady(v lab.Verdict, of int) bool {
 	return v != lab.Answered && v != lab.Dropped && len(s) == 1 && s[string(v)] >= of/4
 }
@@ -71,7 +71,7 @@ func (s sightings) outcome() outcome {
 	return o
 }
 
-// mixed tells of drops beside answers, of which the sample may hold too few.
+// mixed reports drops beside answers, of which the sample may hold too few.
 func (o outcome) mixed() bool { return strings.Contains(o.names, "dropped") && o.names != "dropped" }
 
 func joined(set map[string]bool) string {
@@ -134,7 +134,7 @@ func (c *cell) file() {
 	c.bad = c.ours != c.theirs && c.reason == "" || !c.asWanted()
 }
 
-// asWanted tells whether both do as expected; of a difference with a reason only ours counts.
+// asWanted reports whether both do as expected; of a difference with a reason only ours counts.
 func (c *cell) asWanted() bool {
 	return c.want == "" || c.ours.names == c.want && (c.theirs.names == c.want || c.reason != "")
 }

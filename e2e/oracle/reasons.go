@@ -15,7 +15,7 @@ import (
 type reason struct {
 	text string // its first word is what the table shows
 	is   func(c *cell) bool
-	// chance tells that kube-proxy does either, so that a run may not need the reason.
+	// chance means that kube-proxy does either, so that a run may not need the reason.
 	chance bool
 }
 

@@ -176,7 +176,7 @@ func (s *side) await(ctx context.Context, index int) error {
 				select {
 				case <-ctx.Done():
 					return fmt.Errorf("%s on %s does not serve a new Service over %s: %s: %w", s.kind, n.Name, f, r, ctx.Err())
-				case <-time.After(10 * time.Millisecond): // polled: a proxy of either kind has no way to tell
+				case <-time.After(10 * time.Millisecond): // polled: neither proxy sends a signal
 				}
 			}
 		}

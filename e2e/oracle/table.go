@@ -99,7 +99,7 @@ type row struct {
 // measure observes a cell on one side. effort is from 0: how hard to look.
 type measure func(s *side, c *cell, effort int) outcome
 
-// outcome is what a side does. The text tells all, names are for expectations.
+// outcome is what a side does. The text has everything, names are for expectations.
 type outcome struct{ names, text string }
 
 // cell is one line of the table.
@@ -143,7 +143,7 @@ func (s *step) cells(setup string, sc *scenario) (out []*cell) {
 	return out
 }
 
-// inFast tells the cells of the fast subset: each protocol with one family.
+// inFast reports the cells of the fast subset: each protocol with one family.
 func (c *cell) inFast() bool { return (c.proto == lab.UDP) == (c.family == lab.IPv6) }
 
 // target is the address and port that the cell asks. An address kind that the Service lacks is a fault of the table.
@@ -191,7 +191,7 @@ func address(svc *corev1.Service, kind string, proto lab.Proto, f lab.Family) ne
 	panic("address kind " + kind)
 }
 
-// secondAddr is a further address of node-1, which its Node object does not tell of.
+// secondAddr is a further address of node-1, which its Node object does not list.
 func secondAddr(f lab.Family) netip.Prefix {
 	return map[lab.Family]netip.Prefix{lab.IPv4: netip.MustParsePrefix("192.0.2.11/24"), lab.IPv6: netip.MustParsePrefix("fd00:2::11/64")}[f]
 }

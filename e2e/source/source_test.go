@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sink keeps what it is told.
+// sink keeps what it receives.
 type sink struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -191,7 +191,7 @@ func TestSourceAPI(t *testing.T) {
 		log := s.take()
 		slices.Sort(log)
 		if want := []string{"set EndpointSlice default/web-ipv6", "set Node node-1", "set Service default/web"}; fmt.Sprint(log) != fmt.Sprint(want) {
-			t.Errorf("told %q, want %q", log, want)
+			t.Errorf("got %q, want %q", log, want)
 		}
 	})
 }
@@ -232,7 +232,7 @@ func TestSourceAPIWithoutStreaming(t *testing.T) {
 	s := start(t, cp.Config)
 	s.untilSynced()
 	if log := s.take(); len(log) != 7+len(kube.Kinds()) {
-		t.Errorf("told %q", log)
+		t.Errorf("got %q", log)
 	}
 	merge(t, cp, "services", "web", `{"metadata":{"labels":{"service.kubernetes.io/service-proxy-name":"other"}}}`)
 	s.until("no web", s.lacks(kube.KindService, "web"))
@@ -287,14 +287,14 @@ func TestSourceAPIOutage(t *testing.T) {
 	}
 	merge(t, cp, "services", "web", `{"spec":{"internalTrafficPolicy":"Local"}}`)
 	if log := s.take(); len(log) != 0 {
-		t.Errorf("told while the server was away: %q", log)
+		t.Errorf("got, while the server was away: %q", log)
 	}
 	c.shut.Store(false)
 	s.until("two changes", func() bool { return len(s.log) >= 2 })
 	log := s.take()
 	slices.Sort(log)
 	if want := []string{"delete Service default/gone", "set Service default/web"}; fmt.Sprint(log) != fmt.Sprint(want) {
-		t.Errorf("told %q, want %q", log, want)
+		t.Errorf("got %q, want %q", log, want)
 	}
 }
 

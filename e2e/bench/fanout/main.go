@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command fanout measures what many nodes cost an API server: it opens as many watches as nodes would, each on a connection of its
-// own and with nftproxy's selectors, changes one endpoint at a time, and tells the server's processor time and the bytes sent, per
+// own and with nftproxy's selectors, changes one endpoint at a time, and prints the server's processor time and the bytes sent, per
 // event and watch; and the same of their first lists.
 //
 //	go run -C e2e/bench ./fanout -watches 10,50,200

@@ -29,7 +29,7 @@ func TestFit(t *testing.T) {
 
 func TestFitNeedsSizes(t *testing.T) {
 	if m, err := fit([]sample{{1000, 3000, 1}, {2000, 6000, 2}}); err == nil && m.service > 0 && m.endpoint > 0 {
-		t.Errorf("%+v of sizes that do not tell Services from endpoints", m)
+		t.Errorf("%+v of sizes that do not separate Services from endpoints", m)
 	}
 	if _, err := fit(nil); err == nil {
 		t.Error("a model of nothing")

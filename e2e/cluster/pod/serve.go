@@ -16,7 +16,7 @@ import (
 )
 
 // serve answers each line with the pod's name, as a good server does it: at SIGTERM it takes no more connections, and ends
-// when those it has are done. What comes later is refused, so whoever is still sent here is seen to fail.
+// when those it has are done. What comes later is refused, so clients that are still sent here fail visibly.
 func serve() error {
 	l, err := net.Listen("tcp", ":8080")
 	if err != nil {
