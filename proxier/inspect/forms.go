@@ -46,7 +46,7 @@ func Text(w io.Writer, d *Dump, wide bool) error {
 		d.Tables[i].write(out)
 	}
 	for _, l := range d.Routing {
-		fmt.Fprintf(out, "routing: %s %s %s\n", l.Family, l.Kind, Printable(l.Text))
+		fmt.Fprintf(out, "routing: %s %s\n", l.Family, Printable(l.Text)) // the text begins with the kind
 	}
 	if c := d.Conntrack; c != nil {
 		fmt.Fprintf(out, "flows: counted in %d conntrack entries%s\n", c.Scanned,

@@ -80,7 +80,7 @@ func collected(t *testing.T) *Dump {
 	table.Chains, table.Rules, table.Sets = 10, 20, 30 // what they are is for package nft to say
 	gone, _ := Collect(&nft.Snapshot{Content: &nft.Content{Family: nft.IPv6}}, nil)
 	stamp := Stamp{"node-1", time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), "v1.2.3"}
-	return &Dump{APIVersion, Kind, stamp, []Table{table, gone}, []routing.Line{{Kind: "route", Family: "ip", Text: "10.96.0.0/16 via 169.254.169.4"}}, nil, ports}
+	return &Dump{APIVersion, Kind, stamp, []Table{table, gone}, []routing.Line{{Kind: "route", Family: "ip", Text: "route 10.96.0.0/16 via 169.254.169.4"}}, nil, ports}
 }
 
 func TestForms(t *testing.T) {
