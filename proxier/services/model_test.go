@@ -148,6 +148,7 @@ func compareModel(t *testing.T, in Input, got *Port, es []modelEndpoint) {
 	want.Cluster, want.Local = addrs(cluster), addrs(local)
 	want.Hairpin = addrs(filter(append(slices.Clone(cluster), local...), isHere))
 	want.Serving = addrs(filter(es, func(e kube.Endpoint) bool { return e.Ready || e.Serving }))
+	want.Unready = addrs(filter(es, func(e kube.Endpoint) bool { return !e.Ready && !e.Serving }))
 	want.Served = served
 	want.NoLocalInternal, want.NoLocalExternal = dropped && internal, dropped && external
 	if d := equal(Output{Ports: []Port{want}}, Output{Ports: []Port{*got}}); d != "" {
