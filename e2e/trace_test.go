@@ -129,6 +129,10 @@ func paths(t *testing.T, p *lab.Process) (out []trace.Path) {
 	t.Helper()
 	log := lab.Must(os.ReadFile(p.Log))(t)
 	log = log[:bytes.LastIndexByte(log, '\n')+1] // a line may be half written
+	var schema map[string]any
+	if err := json.Unmarshal(lab.Must(os.ReadFile("../docs/dump.schema.json"))(t), &schema); err != nil {
+		t.Fatal(err)
+	}
 	for sc := bufio.NewScanner(bytes.NewReader(log)); sc.Scan(); {
 		if !strings.HasPrefix(sc.Text(), "{") {
 			continue
@@ -136,6 +140,11 @@ func paths(t *testing.T, p *lab.Process) (out []trace.Path) {
 		var path trace.Path
 		if err := json.Unmarshal(sc.Bytes(), &path); err != nil {
 			t.Fatalf("%v: %s", err, sc.Text())
+		}
+		var doc any
+		_ = json.Unmarshal(sc.Bytes(), &doc)
+		for _, problem := range conforms(schema, schema, doc, "") {
+			t.Errorf("%s in\n%.2000s", problem, sc.Text())
 		}
 		out = append(out, path)
 	}

@@ -1,11 +1,12 @@
 // Copyright 2026 The nftproxy Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package inspect
+package main
 
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -18,25 +19,34 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nftproxy/nftproxy/proxier/explain"
+	"github.com/nftproxy/nftproxy/proxier/inspect"
+	"github.com/nftproxy/nftproxy/proxier/trace"
 )
+
+var update = flag.Bool("update", false, "rewrite docs/dump.schema.json")
 
 const schemaFile = "../../docs/dump.schema.json"
 
 // The schema that docs/ has is that of the documents: fields, which of them are always there, values, and the comments.
 func TestSchemaIsOfTheDocuments(t *testing.T) {
 	s := schema{docs: map[string]string{}, values: map[string][]any{}, defs: map[string]any{}}
-	s.readComments(t, ".", "../../routing")
+	s.readComments(t, "../../proxier/inspect", "../../proxier/explain", "../../proxier/trace", "../../routing")
 	doc := map[string]any{
 		"$schema": "https://json-schema.org/draft/2020-12/schema",
 		"$id":     "https://nftproxy.io/schemas/v1alpha1/dump.json",
-		"title":   "What nftproxy dump prints with -o json and -o yaml, and with --diff -o json",
+		"title":   "What nftproxy dump prints with -o json and -o yaml and with --diff -o json, explain with -o json, and trace with -o json on each line",
 		"description": "Fields are only ever added to a version. Readers must ignore those that they do not know, which is why " +
 			"additional properties are allowed.",
-		"oneOf": []any{s.of(reflect.TypeFor[Dump](), ""), s.of(reflect.TypeFor[Drift](), "")},
+		"oneOf": []any{
+			s.of(reflect.TypeFor[inspect.Dump](), ""), s.of(reflect.TypeFor[inspect.Drift](), ""),
+			s.of(reflect.TypeFor[explain.Explanation](), ""), s.of(reflect.TypeFor[trace.Path](), ""),
+		},
 	}
-	for name, kind := range map[string]string{"Dump": Kind, "Drift": KindDrift} {
+	for name, kind := range map[string]string{"Dump": inspect.Kind, "Drift": inspect.KindDrift, "Explanation": explain.Kind, "Path": trace.Kind} {
 		properties := s.defs[name].(map[string]any)["properties"].(map[string]any)
-		properties["apiVersion"] = map[string]any{"const": APIVersion}
+		properties["apiVersion"] = map[string]any{"const": inspect.APIVersion}
 		properties["kind"] = map[string]any{"const": kind}
 	}
 	doc["$defs"] = s.defs
@@ -57,7 +67,7 @@ func TestSchemaIsOfTheDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(string(want), got.String()); d != "" {
-		t.Errorf("%s is not of the documents (go test ./proxier/inspect -update): (-want +got)\n%s", schemaFile, d)
+		t.Errorf("%s is not of the documents (go test ./cmd/nftproxy -update): (-want +got)\n%s", schemaFile, d)
 	}
 }
 
@@ -95,6 +105,10 @@ func (s *schema) of(t reflect.Type, doc string) map[string]any {
 		}
 		out["$ref"] = "#/$defs/" + t.Name()
 		s.define(t)
+	case reflect.Float64:
+		out["type"], out["minimum"], out["maximum"] = "number", 0, 1
+	case reflect.Int32:
+		out["type"] = "integer"
 	default:
 		out["type"], out["minimum"] = "integer", 0
 	}
