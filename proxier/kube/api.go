@@ -36,7 +36,8 @@ import (
 // It selects what kube-proxy selects: Services without the label service-proxy-name and with a ClusterIP other than
 // None, EndpointSlices that are not headless, the Node of the given name, and all ServiceCIDRs. A client-go reflector per
 // kind streams the first list (KEP-3157, by default since Kubernetes 1.34) and converts each object as it arrives; a
-// server that does not stream sends the list whole.
+// server that does not stream sends the list whole. 10,000 Services with three endpoints each take 0.1 to 0.2 s on two cores,
+// 107 MiB of allocations and 65 MiB at the peak, or 165 and 125 MiB as a whole list; 10 MiB are kept.
 //
 // While the server is unreachable nothing is removed. Requests are repeated after [retryBackoff]; after an error of the
 // credentials they are read again.

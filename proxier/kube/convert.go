@@ -415,7 +415,8 @@ func FromEndpointSlice(o *discovery.EndpointSlice) (*EndpointSlice, []error) {
 		if err == nil && addr.Is6() != s.IPv6 {
 			err = errFamily
 		}
-		if p.failed(err, e.Addresses[0], "endpoints[%d].addresses[0]", i) {
+		if err != nil { // tested first: the arguments cost allocations, for each endpoint
+			p.failed(err, e.Addresses[0], "endpoints[%d].addresses[0]", i)
 			continue
 		}
 		s.Endpoints = append(s.Endpoints, Endpoint{

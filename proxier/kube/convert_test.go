@@ -527,3 +527,20 @@ func TestConvertedTextIsPrintable(t *testing.T) {
 		t.Error("equal text became different")
 	}
 }
+
+// The conversion of a slice allocates nothing per endpoint.
+func TestSliceAllocations(t *testing.T) {
+	convert := func(n int) float64 {
+		o := apiSlice(func(o *discovery.EndpointSlice) {
+			for i := range n {
+				e := *o.Endpoints[0].DeepCopy()
+				e.Addresses[0] = fmt.Sprintf("10.244.%d.%d", i>>8, i&255)
+				o.Endpoints = append(o.Endpoints, e)
+			}
+		})
+		return testing.AllocsPerRun(10, func() { FromEndpointSlice(o) })
+	}
+	if one, many := convert(1), convert(1000); many > one {
+		t.Errorf("%.0f allocations for 1 endpoint, %.0f for 1,000", one, many)
+	}
+}
