@@ -6,8 +6,6 @@ package explain
 import (
 	"cmp"
 	"fmt"
-	"net"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,21 +54,33 @@ func (d *Describer) hintService(o Outcome, add func(string, ...any)) {
 	}
 }
 
-// hintAddress is about an address, or a port of it, that no Service has.
+// hintAddress is about an address, or a port of it, that no Service has. The nearest Service has most of its address in
+// common with it, from the beginning.
 func (d *Describer) hintAddress(add func(string, ...any)) {
 	to := d.packet.To
 	var same, near, behind []string
+	nearest, distance := "", ""
+	for k, e := range d.at {
+		if !k.Addr.IsValid() {
+			continue
+		}
+		name := fmt.Sprintf("%s %s (%s)", k.Proto, k, e.port.Name)
+		switch {
+		case k.Addr == to.Addr():
+			same = append(same, fmt.Sprintf("%s %d (%s)", k.Proto, k.Port, e.port.Name))
+		case similar(k.Addr.String(), to.Addr().String()):
+			near = append(near, name)
+		}
+		far := k.Addr.AsSlice()
+		for i, b := range to.Addr().AsSlice() {
+			far[i] ^= b
+		}
+		if x := string(far) + name; nearest == "" || x < distance {
+			nearest, distance = name, x
+		}
+	}
 	for i := range d.ports {
 		p := &d.ports[i]
-		for j := range p.Frontends {
-			f := &p.Frontends[j]
-			switch {
-			case f.Address == to.Addr().String():
-				same = append(same, fmt.Sprintf("%s %d (%s)", p.Protocol, f.Port, p.Name))
-			case f.Address != "" && similar(f.Address, to.Addr().String()):
-				near = append(near, fmt.Sprintf("%s %s (%s)", p.Protocol, net.JoinHostPort(f.Address, strconv.Itoa(int(f.Port))), p.Name))
-			}
-		}
 		if slices.Contains(p.Endpoints.Cluster, to.String()) || slices.Contains(p.Endpoints.Local, to.String()) {
 			behind = append(behind, p.Name)
 		}
@@ -84,38 +94,9 @@ func (d *Describer) hintAddress(add func(string, ...any)) {
 		add("Services with a similar address: %s", list(near))
 	case d.node.isLocal(to.Addr()):
 		add("%s is an address of this node: the packet goes to the process that listens on port %d", to.Addr(), to.Port())
-	case d.find(nft.ServiceCIDRs, string(to.Addr().AsSlice())) != nil:
-		d.hintNearest(add)
+	case nearest != "" && d.find(nft.ServiceCIDRs, string(to.Addr().AsSlice())) != nil:
+		add("the nearest Service is %s", nearest)
 	}
-}
-
-// hintNearest names the Service whose ClusterIP is nearest: what an address has in common with another counts from
-// its beginning.
-func (d *Describer) hintNearest(add func(string, ...any)) {
-	best, name := "", ""
-	for i := range d.ports {
-		for _, f := range d.ports[i].Frontends {
-			a, err := netip.ParseAddr(f.Address)
-			if err != nil {
-				continue
-			}
-			if far := distance(a, d.packet.To.Addr()); name == "" || far < best {
-				best, name = far, fmt.Sprintf("%s (%s)", net.JoinHostPort(f.Address, strconv.Itoa(int(f.Port))), d.ports[i].Name)
-			}
-		}
-	}
-	if name != "" {
-		add("the nearest Service is %s", name)
-	}
-}
-
-// distance is the exclusive or of two addresses of one family; as text it compares like a number.
-func distance(a, b netip.Addr) string {
-	x, y := a.AsSlice(), b.AsSlice()
-	for i := range x {
-		x[i] ^= y[i]
-	}
-	return string(x)
 }
 
 // hintNodePort is about a NodePort that is not taken where the packet goes, and about a near miss of one.
@@ -143,7 +124,6 @@ func (d *Describer) hintNodePort(add func(string, ...any)) {
 		}
 	}
 	if len(near) > 0 {
-		slices.Sort(near)
 		add("similar NodePorts: %s", list(near))
 	}
 }
@@ -155,7 +135,7 @@ func (d *Describer) nodePortAddresses() string {
 	if len(d.NodePortAddresses) == 0 {
 		return "no address"
 	}
-	return list(d.NodePortAddresses)
+	return list(slices.Clone(d.NodePortAddresses))
 }
 
 // hintFamily is about a Service that is there in the other family only.
@@ -164,32 +144,28 @@ func (d *Describer) hintFamily(other serviceIndex, add func(string, ...any)) {
 		return
 	}
 	var names []string
-	for i := range other.ports {
-		for _, f := range other.ports[i].Frontends {
-			if f.Port == d.packet.To.Port() && f.Address != "" {
-				names = append(names, fmt.Sprintf("%s (%s)", net.JoinHostPort(f.Address, strconv.Itoa(int(f.Port))), other.ports[i].Name))
-			}
+	for k, e := range other.at {
+		if k.Port == d.packet.To.Port() && k.Addr.IsValid() {
+			names = append(names, fmt.Sprintf("%s (%s)", k, e.port.Name))
 		}
 	}
-	add("no Service has an address of this family here; the other has %d Service ports%s", len(other.ports), prefixed(", of this port: ", names))
-}
-
-func prefixed(prefix string, names []string) string {
-	if len(names) == 0 {
-		return ""
+	more := ""
+	if len(names) > 0 {
+		more = ", of this port: " + list(names)
 	}
-	return prefix + list(names)
+	add("no Service has an address of this family here; the other has %d Service ports%s", len(other.ports), more)
 }
 
-// list names the first of many.
+// list sorts names, and names the first of many.
 func list(names []string) string {
+	slices.Sort(names)
 	if len(names) <= most {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
-// similar tells whether one keystroke too many, too few, wrong or out of order makes one text of the other.
+// similar returns whether one character too many, too few, wrong or out of order makes one text of the other.
 func similar(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a
