@@ -139,9 +139,6 @@ func (f *fake) Run(ctx context.Context, interest func() Interest, trigger func()
 	}
 }
 
-// Close implements Subscription.
-func (f *fake) Close() {}
-
 // behindItsBack changes the state and tells of it.
 func (f *fake) behindItsBack(change func()) {
 	f.mu.Lock()

@@ -240,9 +240,6 @@ func (w *Watcher) Run(ctx context.Context, interest func() Interest, trigger fun
 	}
 }
 
-// Close ends a subscription that does not run.
-func (w *Watcher) Close() { w.socket.Close() }
-
 // Interest selects notifications. Those of links, addresses, rules and settings always count; routes and neighbours are
 // too many on a busy node (every resolution is a notification) and count only if they affect our entries.
 //

@@ -31,10 +31,8 @@ type System interface {
 type Subscription interface {
 	// Run calls trigger whenever something of interest has changed, or may have: lost notifications are a trigger
 	// too. It returns nil when ctx ends, and an error when it can receive no more. trigger must not block; interest is
-	// called for every notification. Run is called once.
+	// called for every notification. Run must be called exactly once: it closes the subscription.
 	Run(ctx context.Context, interest func() Interest, trigger func()) error
-	// Close ends a subscription that does not run.
-	Close()
 }
 
 // The times of the loop: all pauses, retries and rates are here.
