@@ -23,14 +23,14 @@ type Affinity struct {
 	Modulus uint32        `json:"-"` // of the view's number of endpoints
 	Timeout time.Duration `json:"t"` // since the client's last new connection
 	Size    uint32        `json:"-"` // most clients; those beyond are balanced
-	// NodePorts tells that a frontend is a NodePort, VIPs that one is not.
+	// NodePorts means that a frontend is a NodePort, VIPs that one is not.
 	NodePorts, VIPs bool `json:"-"`
 }
 
 // AffinityMap is the name of the map of clients.
 func AffinityMap(id uint32) string { return fmt.Sprintf("affinity-%d", id) }
 
-// IsAffinityMap tells such names from those of other sets.
+// IsAffinityMap reports whether a set is a map of clients.
 func IsAffinityMap(name string) bool { return strings.HasPrefix(name, "affinity-") }
 
 // AffinityOwner is the comment of the map of clients of a view.
@@ -59,7 +59,7 @@ func (a *Affinity) draw(p Program) Program {
 	return NewProgram(kind|p.Kind()&nodePortBit, a.Modulus)
 }
 
-// sameRules tells whether the rules of two versions of a sticky view are the same: all but them is data.
+// sameRules reports whether two versions of a sticky view have the same rules; everything else is data.
 func (a *Affinity) sameRules(b *Affinity) bool {
 	return a.ID == b.ID && a.View == b.View && a.Timeout == b.Timeout && a.NodePorts == b.NodePorts && a.VIPs == b.VIPs
 }

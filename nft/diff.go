@@ -16,7 +16,7 @@ type Change struct{ Delete, Add []Element }
 func (c *Change) Len() int { return len(c.Delete) + len(c.Add) }
 
 // Diff returns what leads from one version of a Service to the next; nil is no Service. Its cost follows the
-// difference but for a comparison of the endpoints: those that kept their slots are not even encoded.
+// difference, apart from a comparison of the endpoints: those that kept their slots are not even encoded.
 func Diff(prev, next *Service) Change {
 	var c Change
 	none := &Service{}
@@ -130,8 +130,8 @@ func (c *Change) diffElements(have, want []Element) {
 	}
 }
 
-// Counter counts how many Services want each element of the shared sets, so that the kernel is told of the
-// first and the last only. The zero value is not usable; it is not safe for concurrent use.
+// Counter counts how many Services want each element of the shared sets, so that only the
+// first and the last reach the kernel. The zero value is not usable; it is not safe for concurrent use.
 type Counter map[sharedKey]int32
 
 // sharedKey stands for an element of a shared set: a node may have as many as it has endpoints, so that it holds no pointers.
@@ -140,14 +140,14 @@ type sharedKey struct {
 	key [24]byte
 }
 
-// sharedKeyOf takes the key's last bytes. Those before, of the pair of an IPv6 endpoint with itself, say the same again.
+// sharedKeyOf takes the key's last bytes. In the pair of an IPv6 endpoint with itself the bytes before them are the same again.
 func sharedKeyOf(e *Element) (k sharedKey) {
 	k.set = e.Set
 	copy(k.key[:], e.Key[max(0, len(e.Key)-len(k.key)):])
 	return k
 }
 
-// first counts an element that is wanted and tells whether the kernel is to be told.
+// first counts an element that is wanted and reports whether the kernel needs it.
 func (n Counter) first(e *Element) bool {
 	if !e.Set.shared() {
 		return true
@@ -157,7 +157,7 @@ func (n Counter) first(e *Element) bool {
 	return n[k] == 1
 }
 
-// last counts an element that is not wanted any more and tells whether the kernel is to be told.
+// last counts an element that is not wanted any more and reports whether the kernel has to delete it.
 func (n Counter) last(e *Element) bool {
 	if !e.Set.shared() {
 		return true

@@ -4,12 +4,16 @@
 // Package nft is the dataplane of nftproxy: two nftables tables, one for IPv4 and one for IPv6, whose
 // chains, rules and sets do not depend on how many Services there are.
 //
-// A [Service] says what one port of a Kubernetes Service asks for in one family. [Elements] turns it into
-// elements of a handful of named sets and maps, [Diff] turns two versions of it into the operations that
-// lead from one to the other, [Skeleton] is everything else in the table, and package
-// nft/kernel carries it out. The package is pure: equal input, equal output; it imports no socket, clock or environment.
+// In comes a [Service], one port of a Kubernetes Service in one family, and the [Content] of a table. Out goes the list of
+// transactions ([Batch]) that leads from one to the other: [Table.Reconcile] compares everything, [Table.Plan] costs the
+// change. [Elements] are what a Service needs of a handful of named sets and maps, [Skeleton] is everything else in the
+// table, and [Content.Differences] lists what is not as it should be. Package nft/kernel reads and commits.
 //
-// # How a packet is judged
+// The package is pure: equal input, equal output. It imports no socket, clock or environment. It builds rules from the
+// expressions of github.com/google/nftables; sets, elements and their comparison are its own, because that library holds no
+// comparable elements.
+//
+// # How a packet is processed
 //
 // A verdict map would make the kernel validate the whole table at each change, so what grows holds plain
 // data only, and a register does not survive from one rule to the next. The value that has to travel
@@ -33,6 +37,9 @@
 //
 // A program, a view's slot and an affinity id are 32 bits of nft type classid, which nft prints as two
 // hexadecimal halves: see [Program].
+//
+// Source ranges of load balancers are elements VIP . source of one hash set per prefix length, which rules look up with the
+// masked source: a set of intervals for all Services would cost the square of its size to change.
 //
 // # Races
 //

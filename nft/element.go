@@ -17,8 +17,7 @@ type Element struct {
 	// Key is the key as the kernel compares it: the fields one after the other, each padded with zeros to a
 	// multiple of 4 bytes (NFT_REG32_SIZE); addresses and ports big endian, classids in host order.
 	Key string
-	// End is the last key of an interval in a concatenated interval set, the first key behind it in a plain one,
-	// and empty elsewhere.
+	// End is the first key after an interval, and empty elsewhere or if the interval ends with the last key of all.
 	End string
 	// Data is the datum of a map, in the same form; of a verdict map it is text as "goto cluster-3".
 	Data string
@@ -118,8 +117,8 @@ type Decoder struct {
 // NewDecoder returns the Decoder of a family.
 func NewDecoder(f Family) *Decoder { return &Decoder{f, map[SetID]setSpec{}} }
 
-// Decode is the inverse of what made the element. ok is false when the key or the datum is shorter than the set's
-// declaration says.
+// Decode is the inverse of what made the element. ok is false if the key or the datum is shorter than the set
+// declares.
 func (t *Decoder) Decode(e *Element) (d Decoded, ok bool) {
 	f := t.f
 	spec, known := t.specs[e.Set]
@@ -202,7 +201,7 @@ func (r Range) Prefixes() []netip.Prefix {
 	return out
 }
 
-// Contains tells whether an address is in the range.
+// Contains reports whether an address is in the range.
 func (r Range) Contains(a netip.Addr) bool { return r.From.Compare(a) <= 0 && a.Compare(r.To) <= 0 }
 
 // IntervalEnd is the datum of an element that ends an interval, while a set is being read.

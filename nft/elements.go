@@ -210,7 +210,7 @@ func appendSlot(out []Element, t *texts, s *Service, f *Frontend, slot Slot, e n
 // of address and port, so that an endpoint has the same id whenever it comes back, on every node and after every
 // restart. Of two with one hash the lower endpoint keeps it, the other is hashed anew: at worst a client chooses anew,
 // and who chose addresses so that their hashes are all one gains nothing. No id looks like the program of a sticky view:
-// where a packet may have either in its priority, they must be told apart.
+// a packet may have either in its priority.
 func endpointIDs(v View, eps []netip.AddrPort) []uint32 {
 	order := make([]int, len(eps))
 	for i := range order {

@@ -18,7 +18,7 @@ type ExternalBalancer struct {
 	// Mark is what the packet mark becomes in the bits of Mask; the others stay. Mark has no bit outside of Mask.
 	Mark uint32 `json:"m,omitzero"`
 	Mask uint32 `json:"k,omitzero"`
-	// HandOff says that packets may be translated to ClusterIPs and are on their way to that balancer then: what was
+	// HandOff means that packets may be translated to ClusterIPs and are on their way to that balancer then: what was
 	// translated is not refused.
 	HandOff bool `json:"h,omitzero"`
 	// SteeringHop and HandOffHop are the next hops of that balancer. What is steered or handed over and has another route, as

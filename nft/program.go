@@ -63,19 +63,19 @@ func (k Kind) chain() string {
 	return name
 }
 
-// IsPolicy tells programs that look up a view from those that end in DNAT.
+// IsPolicy reports whether the program looks up the program of a view; the others end in DNAT.
 func (k Kind) IsPolicy() bool { return k&0xf0 >= 0x20 }
 
-// IsNodePort tells whether the keys of the program's maps lack an address.
+// IsNodePort reports whether the keys of the program's maps lack an address.
 func (k Kind) IsNodePort() bool { return k&nodePortBit != 0 }
 
-// IsAffinity tells the kinds whose argument is an affinity number.
+// IsAffinity reports whether the argument is an affinity number.
 func (k Kind) IsAffinity() bool { return k == KindAffinity || k == KindNodePortAffinity }
 
-// isBalancer tells the kinds whose argument is how many endpoints they choose from.
+// isBalancer reports whether the argument is the number of endpoints to choose from.
 func (k Kind) isBalancer() bool { return k&^nodePortBit == KindCluster || k&^nodePortBit == KindLocal }
 
-// IsDraw tells the kinds that draw an endpoint's id for an affinity.
+// IsDraw reports whether the program draws an endpoint's id for an affinity.
 func (k Kind) IsDraw() bool { return k&^nodePortBit == KindDraw || k&^nodePortBit == KindDrawLocal }
 
 // View is the view that a balancer or a draw chooses from.

@@ -101,7 +101,7 @@ func find(m string, fields ...load) []expr.Any {
 	return append(key(fields), &expr.Lookup{SourceRegister: reg0, DestRegister: reg0, IsDestRegSet: true, SetName: m}, setPriority())
 }
 
-// dispatch goes where the verdict map says for the priority.
+// dispatch evaluates the verdict that the map has for the priority.
 func dispatch(m SetID) []expr.Any {
 	return append(key([]load{priority()}),
 		&expr.Lookup{SourceRegister: reg0, DestRegister: verdictReg, IsDestRegSet: true, SetName: m.String()})

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Service is what one port of a Service asks of the dataplane in one family. It is a value: whoever made
-// it must not change its slices afterwards. Addresses are of that family and unmapped, ports in host order.
+// Service is what one port of a Kubernetes Service needs in one family. It is a value: its slices must not be
+// changed after it was given away. Addresses are of that family and unmapped, ports in host order.
 type Service struct {
 	// Name is "namespace/name:port", the comment of the Service's elements.
 	Name  string
@@ -22,7 +22,7 @@ type Service struct {
 	Local   []netip.AddrPort
 	// Hairpin are those endpoints on this node: what they send to themselves must be masqueraded.
 	Hairpin []netip.AddrPort
-	// Served tells that the Service has an endpoint somewhere: where a view is empty nevertheless, packets are
+	// Served means that the Service has an endpoint somewhere: where a view is empty nevertheless, packets are
 	// dropped in silence, because another node may serve them; otherwise they are refused.
 	Served bool
 	// Counted counts new connections to each frontend. It takes effect with Config.Connections.
@@ -36,7 +36,7 @@ type Service struct {
 	AffinitySize uint32
 }
 
-// FrontendKind tells how a frontend's traffic is judged.
+// FrontendKind decides about masquerade and about which endpoints a client may get.
 type FrontendKind uint8
 
 const (
@@ -157,7 +157,7 @@ func AssignSlots(prev, want []netip.AddrPort) []netip.AddrPort {
 	return slots
 }
 
-// Size is the number of elements that a Service asks for, or more by at most one for each frontend, without making them:
+// Size is the number of elements that a Service needs, or more by at most one for each frontend, without making them:
 // it grows with the product of frontends and endpoints, and with that of frontends and source ranges. Elements of shared
 // sets count as if they were its own.
 func (s *Service) Size() int {

@@ -168,7 +168,7 @@ func Sets() (out []SetID) {
 	return append(out, Allowed)
 }
 
-// shared tells sets in which several Services may want the same element.
+// shared reports whether several Services may want the same element of the set.
 func (id SetID) shared() bool { return id == ClusterIPs || id == Hairpin }
 
 // String is the name that nft prints.

@@ -16,11 +16,11 @@ const TableName = "nftproxy"
 // Config is what of the node's configuration the rules depend on. What changes while running (addresses, ranges) is in sets
 // instead. The table stores it (see Content.Config), hence the short names in JSON.
 type Config struct {
-	// MasqueradeBit is the bit of the packet mark that asks for masquerade, 0 to 31.
+	// MasqueradeBit is the bit of the packet mark that requests masquerade, 0 to 31.
 	MasqueradeBit uint8 `json:"b"`
 	// MasqueradeAll masquerades all traffic to ClusterIPs.
 	MasqueradeAll bool `json:"a,omitzero"`
-	// Pods is how packets of pods on this node are told from others.
+	// Pods distinguishes packets of pods on this node from others.
 	Pods PodMatch `json:"p,omitzero"`
 	// NodePortAll takes NodePorts at every address of the node but loopback; otherwise at NodePortAddresses.
 	NodePortAll bool `json:"n,omitzero"`
@@ -30,7 +30,7 @@ type Config struct {
 	Connections bool `json:"c,omitzero"`
 }
 
-// PodMatch tells packets of this node's pods. With the zero value no packet is one.
+// PodMatch matches packets of this node's pods. With the zero value no packet is one.
 type PodMatch struct {
 	// CIDRs matches the source against the set Pods.
 	CIDRs bool `json:"c,omitzero"`
@@ -160,7 +160,7 @@ func (l lang) services(c Config) []Rule {
 	return rules
 }
 
-// fromOutside matches what does not come from this node's pods; ok is false when nothing is to be told apart.
+// fromOutside matches what does not come from this node's pods; ok is false if there is nothing to distinguish.
 func (l lang) fromOutside(c Config) (match []expr.Any, ok bool) {
 	switch {
 	case c.MasqueradeAll:

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// SlotRecovery is the order of endpoints that a table's content tells, so that after a restart slots stay as
+// SlotRecovery is the order of endpoints in a table's content, so that after a restart slots stay as
 // they are and nothing has to be written.
 type SlotRecovery struct {
 	family Family

@@ -70,7 +70,7 @@ type Update struct{ Prev, Next *Service }
 
 // Plan returns the transactions that lead from the committed state to the next: one if the change is small, otherwise several
 // that are safe one after the other. node are the elements of the sets that belong to no Service. The cost follows the
-// updates, whatever the table holds. change is what the kernel is told about elements.
+// updates, whatever the table holds. change is what it changes of elements in the kernel.
 func (t *Table) Plan(updates []Update, node []Element) (batches []*Batch, change Change) {
 	w := t.newWork()
 	raw := DiffElements(t.node, node)

@@ -12,7 +12,7 @@ import (
 	"github.com/nftproxy/nftproxy/internal/nl"
 )
 
-// TraceType says what a TraceEvent is about (enum nft_trace_types).
+// TraceType is what a TraceEvent is about (enum nft_trace_types).
 type TraceType uint32
 
 const (
@@ -59,14 +59,14 @@ func (t TraceTable) FamilyName() string {
 
 func (t TraceTable) String() string { return t.FamilyName() + " " + t.Name }
 
-// IsOurs tells the two tables of the Services.
+// IsOurs reports whether the table is one of the two of the Services.
 func (t TraceTable) IsOurs() bool {
 	return t.Name == TableName && (t.Family == unix.NFPROTO_IPV4 || t.Family == unix.NFPROTO_IPV6)
 }
 
 // TraceEvent is one message of the kernel about a packet that is traced.
 type TraceEvent struct {
-	// ID tells packets apart: it is that of one packet from the device it came in by to the one it leaves by. Later
+	// ID distinguishes packets: it is that of one packet from the device it came in by to the one it leaves by. Later
 	// packets may have it again.
 	ID    uint32
 	Table TraceTable
@@ -82,7 +82,7 @@ type TraceEvent struct {
 	Packet *TracePacket
 }
 
-// Starts tells the message of the rule that has a packet traced because of a filter of ours.
+// Starts reports whether the event is of the rule that makes the kernel trace a packet because of a filter of ours.
 func (e *TraceEvent) Starts() bool {
 	return e.Type == TraceRule && e.Chain == TraceChain && IsTraceTable(e.Table.Name)
 }
@@ -135,7 +135,7 @@ func DecodeTrace(b []byte) (e TraceEvent, ok bool) {
 		}
 	}
 	if e.Type == TraceRule && e.Handle == 0 {
-		e.Type = TraceReturn // newer kernels tell the end of a chain as a rule without handle
+		e.Type = TraceReturn // newer kernels report the end of a chain as a rule without handle
 	}
 	if network != nil && nfproto != 0 || iif != 0 || oif != 0 {
 		e.Packet = decodePacket(nfproto, network, transport)

@@ -17,7 +17,7 @@ import (
 // socket that made the table, so that several can trace at once.
 const TraceTablePrefix = TableName + "-trace-"
 
-// IsTraceTable tells the names of such tables.
+// IsTraceTable reports whether a name is that of such a table.
 func IsTraceTable(name string) bool { return strings.HasPrefix(name, TraceTablePrefix) }
 
 // TraceTarget is an address at which packets are watched, as the client writes it: Addr is not valid for a NodePort,
@@ -28,7 +28,7 @@ type TraceTarget struct {
 	Port  uint16
 }
 
-// TraceFilter says which packets of one family are traced. What is zero matches all.
+// TraceFilter selects the packets of one family that are traced. What is zero matches all.
 type TraceFilter struct {
 	Family Family
 	// Targets are alternatives to Addr, Proto and Port.
@@ -47,7 +47,7 @@ type TraceFilter struct {
 	Lifetime time.Duration
 }
 
-// Priorities of the tracing chains. TCP and SCTP tell the first packet of a connection themselves, so that they are
+// Priorities of the tracing chains. TCP and SCTP mark the first packet of a connection themselves, so that they are
 // watched before NF_IP_PRI_RAW (-300), where some firewalls drop; the others are known to be the first only behind
 // conntrack, NF_IP_PRI_CONNTRACK (-200). Our own chains and those that translate come after both.
 const (

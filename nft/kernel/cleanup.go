@@ -58,7 +58,7 @@ func (c *Conn) removeTables(remove func(tableEntry) bool) (Removed, error) {
 			b := &nft.Batch{}
 			b.DeleteTable(f, t.name)
 			switch err := c.remove(b); {
-			case errors.Is(err, unix.ENOENT): // somebody removed it meanwhile
+			case errors.Is(err, unix.ENOENT): // removed meanwhile
 			case err != nil:
 				return out, err
 			default:

@@ -60,7 +60,7 @@ func (c *Conn) Snapshot(f nft.Family) (*nft.Snapshot, error) {
 	return last, nil
 }
 
-// read reads a table, again if somebody removes it or parts of it meanwhile.
+// read reads a table, again if another program removes it or parts of it meanwhile.
 func (c *Conn) read(f nft.Family, rules bool) (s *nft.Snapshot, steady bool, err error) {
 	for range dumpAttempts {
 		r := &reader{c: c, f: f, rules: rules, steady: true}
@@ -84,7 +84,7 @@ type reader struct {
 	steady bool
 }
 
-// part is stable for one part of a table; it remembers whether the part is steady.
+// readPart is stable for one part of a table; it remembers whether the part is steady.
 func readPart[T any](r *reader, name string, dump func() (T, error)) (T, error) {
 	out, steady, err := stable(dump)
 	r.steady = r.steady && steady
