@@ -31,7 +31,7 @@ func Diff(prev, next *Service) Change {
 		f := &prev.Frontends[i]
 		for _, v := range f.views() {
 			if g := next.sameFrontend(prev, f, v); g == nil {
-				c.Delete = appendSlots(c.Delete, nil, prev, f, v, 0)
+				c.Delete = appendSlots(c.Delete, nil, prev, f, v)
 			} else {
 				c.diffSlots(prev, next, g, v)
 			}
@@ -41,7 +41,7 @@ func Diff(prev, next *Service) Change {
 		f := &next.Frontends[i]
 		for _, v := range f.views() {
 			if prev.sameFrontend(next, f, v) == nil {
-				c.Add = appendSlots(c.Add, nil, next, f, v, 0)
+				c.Add = appendSlots(c.Add, nil, next, f, v)
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func (c *Change) diffSlots(prev, next *Service, f *Frontend, v View) {
 		return
 	}
 	if prev.Affinity != 0 {
-		c.diffElements(appendSlots(nil, nil, prev, f, v, 0), appendSlots(nil, nil, next, f, v, 0))
+		c.diffElements(appendSlots(nil, nil, prev, f, v), appendSlots(nil, nil, next, f, v))
 		return
 	}
 	for i := range max(len(was), len(is)) {

@@ -142,12 +142,12 @@ func (t *Decoder) Decode(e *Element) (d Decoded, ok bool) {
 			d.Slot = key.classID()
 		}
 	}
-	d.decodeRange(f, e, &spec)
+	d.decodeRange(e, &spec)
 	return d, d.decodeDatum(f, e, &spec) && key.ok
 }
 
 // decodeRange finds the addresses of an interval, or of the masked source behind a VIP.
-func (d *Decoded) decodeRange(f Family, e *Element, spec *setSpec) {
+func (d *Decoded) decodeRange(e *Element, spec *setSpec) {
 	switch {
 	case e.Set > Allowed:
 		if p := netip.PrefixFrom(d.Range.From, e.Set.sourceBits()); p.IsValid() {

@@ -21,7 +21,7 @@ func appendElements(out []Element, t *texts, s *Service) []Element {
 	out = appendFixed(out, t, s)
 	for i := range s.Frontends {
 		for _, v := range s.Frontends[i].views() {
-			out = appendSlots(out, t, s, &s.Frontends[i], v, 0)
+			out = appendSlots(out, t, s, &s.Frontends[i], v)
 		}
 	}
 	return out
@@ -173,14 +173,14 @@ func appendHairpin(out []Element, t *texts, s *Service) []Element {
 	return out
 }
 
-// appendSlots adds the endpoints of one view of one frontend, from slot first on.
-func appendSlots(out []Element, t *texts, s *Service, f *Frontend, v View, first int) []Element {
+// appendSlots adds the endpoints of one view of one frontend.
+func appendSlots(out []Element, t *texts, s *Service, f *Frontend, v View) []Element {
 	eps := s.endpoints(v)
 	var ids []uint32
 	if s.Affinity != 0 {
 		ids = endpointIDs(v, eps)
 	}
-	for i := first; i < len(eps); i++ {
+	for i := range eps {
 		out = appendSlot(out, t, s, f, NewSlot(v, i), eps[i], ids)
 	}
 	return out

@@ -19,7 +19,6 @@ type Table struct {
 	taken   map[uint32]bool   // numbers that are in use, reserved or about to be swept
 	free    uint32            // no number below it is free, except 0, which is none
 	retired []uint32          // out of use, their chains not yet deleted
-	lengths []int             // of source ranges, sorted
 	node    []Element         // elements that belong to no Service
 	shared  Counter
 	counts  [256]int // elements by the group of their set

@@ -479,7 +479,7 @@ func TestKernelErrors(t *testing.T) {
 // FuzzDecode feeds the decoder with what no kernel writes: it must not panic, nor read on for ever.
 func FuzzDecode(f *testing.F) {
 	for _, s := range shapes() {
-		f.Add([]byte(newRequest(&s).Data))
+		f.Add(newRequest(&s).Data)
 	}
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		var flow ctsync.Flow

@@ -246,7 +246,7 @@ func (t *transaction) elementMessage(o *nft.Op, set string, list []nft.Element, 
 		n++
 	}
 	w.Close(elems)
-	typ, flags := uint16(unix.NFT_MSG_NEWSETELEM), netlink.HeaderFlags(netlink.Create)
+	typ, flags := uint16(unix.NFT_MSG_NEWSETELEM), netlink.Create
 	if o.Kind == nft.DeleteElements {
 		typ, flags = unix.NFT_MSG_DELSETELEM, 0
 	}

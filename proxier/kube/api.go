@@ -49,7 +49,6 @@ type API struct {
 	mu      sync.Mutex
 	clients *clients
 	loaded  time.Time // when clients was made, or last tried
-	renewed chan struct{}
 }
 
 // NewAPI returns a source for the Node of that name and the server that load returns. load is called again after the
