@@ -74,3 +74,16 @@ func TestUsageErrors(t *testing.T) {
 		}
 	}
 }
+
+// Without CAP_NET_ADMIN each command and the proxy itself name it.
+func TestPermissionErrors(t *testing.T) {
+	c := fromManifests(t, lab.Options{Nodes: 1})
+	for _, line := range []string{
+		"dump", "explain tcp 10.96.0.1:80", "trace tcp", "cleanup", "--manifests=" + c.t.TempDir() + " --conntrack-max-per-core=0 --oom-score-adj=0",
+	} {
+		args := append([]string{"setpriv", "--bounding-set=-net_admin", lab.Must(lab.NftproxyBinary())(t)}, strings.Fields(line)...)
+		if _, err := c.Node(1).Run(args...); err == nil || !strings.Contains(err.Error(), "needs CAP_NET_ADMIN") {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}

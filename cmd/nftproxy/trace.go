@@ -79,9 +79,11 @@ func newTraceCommand(out io.Writer) *cobra.Command {
 					return trace.JSON(out, p)
 				}
 			case t.output == "text" || t.output == "wide":
-				t.write = func(p *trace.Path) error { return trace.Text(out, p, t.output == "wide") }
-				if _, err := fmt.Fprintln(out, stamp); err != nil {
-					return err
+				t.write = func(p *trace.Path) error {
+					if t.shown == 1 {
+						_, _ = fmt.Fprintln(out, stamp) // Text returns the error
+					}
+					return trace.Text(out, p, t.output == "wide")
 				}
 			default:
 				return fmt.Errorf("-o %s: must be text, wide or json", t.output)
