@@ -96,7 +96,7 @@ func (p *planner) mayServe(f Family) bool {
 }
 
 // setAside reports the ranges and addresses of family f that are in conflict with others, and keeps the rest for the
-// plan. No conflict are a single address (/32, /128) of others in a service CIDR, because node-local DNS caches bind
+// plan. A range that is routed already stays: an address that another program adds does not cut connections. No conflict are a single address (/32, /128) of others in a service CIDR, because node-local DNS caches bind
 // ClusterIPs, and the host address of the masquerade subnet on our device, which a running OVN-Kubernetes has on its
 // bridge.
 func (p *planner) setAside(f Family) {
@@ -110,19 +110,30 @@ func (p *planner) setAside(f Family) {
 		case nl.FamilyOf(svc.Addr()) != f:
 		case used && p.subnet.Overlaps(svc):
 			p.found.conflict("masquerade subnet %s overlaps service CIDR %s: choose another one (masqueradeSubnets)", p.subnet, svc)
-		case p.checkRange("service CIDR", svc, "change serviceCIDRs or what overlaps", func(a Addr) bool { return a.Prefix.IsSingleIP() }):
+		case p.checkRange("service CIDR", svc, "change serviceCIDRs or what overlaps", func(a Addr) bool { return a.Prefix.IsSingleIP() }), p.routed(svc):
 			p.cidrs = append(p.cidrs, svc)
 		}
 	}
 	if used {
 		own := func(a Addr) bool { return a.Prefix == p.hostAddress() && p.uses(a.Index, f) }
-		p.hasSub = p.checkRange("masquerade subnet", p.subnet.Prefix, "choose another one (masqueradeSubnets)", own)
+		p.hasSub = p.checkRange("masquerade subnet", p.subnet.Prefix, "choose another one (masqueradeSubnets)", own) ||
+			p.routed(p.subnet.Prefix)
 	}
 	for _, v := range p.c.HandOff.Virtual {
 		if p.c.HandOff.Local && nl.FamilyOf(v) == f && p.checkVirtual(v) {
 			p.virtual = append(p.virtual, v)
 		}
 	}
+}
+
+// routed reports whether a route of ours to a range, or through an address of it, exists.
+func (p *planner) routed(x netip.Prefix) bool {
+	for e := range p.s.Ours {
+		if r, ok := e.(Route); ok && (r.Dst == x || x.Contains(r.Gateway)) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkRange reports whether a range overlaps neither pods nor the node's addresses, except those that are allowed.

@@ -365,6 +365,13 @@ func TestPlanSetsAside(t *testing.T) {
 			c.ServiceCIDRs = prefixes("10.96.0.0/16", "172.18.0.0/20", "fd00:10:96::/112")
 		}, subnets + "fd00:10:96::/112 10.96.0.0/16",
 			"conflict: service CIDR 172.18.0.0/20 overlaps address 172.18.0.3/16 of eth0: change serviceCIDRs or what overlaps"},
+		{"not one that is routed already", reachConfig(), func(c *Config, s *State) {
+			s.Ours = Plan(must(c.Normalize()), *s, nil).Want
+			s.Addrs = append(s.Addrs, Addr{Index: 3, Prefix: netip.MustParsePrefix("10.96.7.1/24")},
+				Addr{Index: 3, Prefix: netip.MustParsePrefix("169.254.169.6/28")})
+		}, subnets + "fd00:10:96::/112 10.96.0.0/16",
+			"conflict: service CIDR 10.96.0.0/16 overlaps address 10.96.7.1/24 of mp0: change serviceCIDRs or what overlaps\n" +
+				"conflict: masquerade subnet 169.254.169.0/29 overlaps address 169.254.169.6/28 of mp0: choose another one (masqueradeSubnets)"},
 		{"one service CIDR that contains the node", reachConfig(), func(c *Config, _ *State) {
 			c.ServiceCIDRs = append(c.ServiceCIDRs, prefixes("fd00::/16")...)
 			c.NodeAddrs = addrs("172.18.0.3", "fd00:18::3")
