@@ -30,7 +30,7 @@ var maxLines = map[string]int{
 	"ctsync/kernel":     1500,
 	"proxier":           3450,
 	"proxier/services":  1300,
-	"proxier/kube":      1531,
+	"proxier/kube":      1535,
 	"proxier/manifests": 536,
 	"proxier/localhost": 820,
 	"proxier/config":    1500,

@@ -5,6 +5,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -252,6 +253,9 @@ func TestAPIBrokenServer(t *testing.T) {
 			_, _ = io.WriteString(w, `{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}`)
 		},
 		"500": func(w http.ResponseWriter, _ *http.Request, _ func()) { w.WriteHeader(500) },
+		"no answer": func(w http.ResponseWriter, _ *http.Request, _ func()) {
+			w.(*answer).refused = errors.New("connection refused")
+		},
 		"HTML": func(w http.ResponseWriter, _ *http.Request, _ func()) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<html>sorry")
@@ -307,7 +311,7 @@ func TestAPIBrokenServer(t *testing.T) {
 					t.Errorf("sink was given %q", log)
 				}
 				lines := r.lines()
-				if len(lines) < 4 || len(lines) > 8 || !strings.Contains(lines[0], "https://fake") {
+				if len(lines) < 4 || len(lines) > 8 || !strings.Contains(lines[0], "https://fake") || strings.Contains(lines[0], "labelSelector") {
 					t.Errorf("log of 20 minutes: %d lines, %q", len(lines), lines)
 				}
 				f.put("services", "MODIFIED", service("a", "10.96.0.2"))

@@ -5,6 +5,8 @@ package kube
 
 import (
 	"context"
+	"errors"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -122,6 +124,10 @@ func (c *contact) failed(log klog.Logger, server string, k Kind, err error) {
 	now := time.Now()
 	if c.lost.IsZero() {
 		c.lost, c.next = now, firstLog
+	}
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err // without the URL of the request, which is long
 	}
 	if since := now.Sub(c.lost); since >= c.next {
 		c.next, c.log = 3*since, log.WithValues("server", server)

@@ -77,6 +77,10 @@ func (f *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	context.AfterFunc(r.Context(), body.close)
 	select {
 	case <-w.ready:
+		if w.refused != nil {
+			body.close()
+			return nil, w.refused
+		}
 		return &http.Response{StatusCode: w.status, Header: w.header, Body: body, Request: r}, nil
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
@@ -90,6 +94,8 @@ type answer struct {
 	status int
 	ready  chan struct{}
 	end    error // how the body ends; nil is io.EOF
+	// refused is an error in place of an answer.
+	refused error
 }
 
 func (w *answer) Header() http.Header { return w.header }
