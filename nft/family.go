@@ -7,6 +7,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nftproxy/nftproxy/internal/nl"
 )
 
 // Family is the address family of a table. Its value is the kernel's NFPROTO number.
@@ -52,34 +54,15 @@ func (f Family) Other() Family {
 // Families lists both, IPv4 first.
 func Families() []Family { return []Family{IPv4, IPv6} }
 
-// Proto is an IP protocol number (IANA).
-type Proto uint8
+// Proto is a transport protocol in its IANA number.
+type Proto = nl.Proto
 
+// The protocols that a Service can have.
 const (
-	TCP  Proto = unix.IPPROTO_TCP
-	UDP  Proto = unix.IPPROTO_UDP
-	SCTP Proto = unix.IPPROTO_SCTP
+	TCP  = nl.TCP
+	UDP  = nl.UDP
+	SCTP = nl.SCTP
 )
 
-// String returns the name that nft prints, or "proto" and nothing else for what a Service cannot have.
-func (p Proto) String() string {
-	switch p {
-	case TCP:
-		return "tcp"
-	case UDP:
-		return "udp"
-	case SCTP:
-		return "sctp"
-	}
-	return "proto"
-}
-
-// ParseProto is the inverse of String.
-func ParseProto(s string) (Proto, bool) {
-	for _, p := range []Proto{TCP, UDP, SCTP} {
-		if p.String() == s {
-			return p, true
-		}
-	}
-	return 0, false
-}
+// ParseProto is the inverse of Proto.String for the three protocols of Services.
+func ParseProto(s string) (Proto, bool) { return nl.ParseProto(s) }
