@@ -35,8 +35,6 @@ func kubeProxyGates() map[featuregate.Feature]featuregate.FeatureSpec {
 		"MultiCIDRServiceAllocator":     locked, // ServiceCIDR objects are always read
 		"NFTablesProxyMode":             locked,
 		"PreferSameTrafficDistribution": locked, // forNodes hints are always followed
-		// Default true in v1.37. Off here: a native histogram allocates per observation.
-		metricsfeatures.NativeHistograms: {Default: false, PreRelease: featuregate.Beta},
 	}
 }
 
@@ -56,8 +54,8 @@ func newGates(given map[string]bool) (Gates, []string, error) {
 	gates := featuregate.NewFeatureGate()
 	g := Gates{gates, map[clientfeatures.Feature]bool{}}
 	client := clientGates{}
-	if err := errors.Join(logsapi.AddFeatureGates(g), zpagesfeatures.AddFeatureGates(g), g.Add(kubeProxyGates()),
-		clientfeatures.AddFeaturesToExistingFeatureGates(client)); err != nil {
+	if err := errors.Join(logsapi.AddFeatureGates(g), zpagesfeatures.AddFeatureGates(g), metricsfeatures.AddFeatureGates(g),
+		g.Add(kubeProxyGates()), clientfeatures.AddFeaturesToExistingFeatureGates(client)); err != nil {
 		return g, nil, fmt.Errorf("register feature gates: %w", err) // two libraries with a gate of one name
 	}
 	known := slices.Sorted(maps.Keys(gatesWithoutEffect))
