@@ -89,6 +89,13 @@ func TestRenamedDevice(t *testing.T) {
 	for w.current().byAddr[at] != "after" {
 		<-changed
 	}
+	// No address changes by that. The kernel notifies of other names of a device that is up only.
+	if err := errors.Join(h.LinkSetUp(device), h.LinkAddAltName(device, "alias")); err != nil {
+		t.Fatal(err)
+	}
+	for w.current().byAlias["alias"] != "after" {
+		<-changed
+	}
 	cancel()
 	<-done
 }
