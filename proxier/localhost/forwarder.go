@@ -146,7 +146,8 @@ func (f *Forwarder) Update(changes []Change) {
 	f.mu.Lock()
 	for _, c := range changes {
 		f.dirty[c.Port] = true
-		if f.want[c.Port] = c.Target; c.Target == (Target{}) {
+		f.want[c.Port] = c.Target
+		if c.Target == (Target{}) {
 			delete(f.want, c.Port)
 		}
 	}

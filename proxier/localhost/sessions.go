@@ -51,13 +51,10 @@ func (l *sessions) add(s session, of server) bool {
 // makeRoom reports whether one more session of a port (nil: of all) is within a limit, after the end of another one if
 // need be.
 func (l *sessions) makeRoom(limit int, of server) bool {
-	n := len(l.open)
-	if of != nil {
-		n = 0
-		for _, port := range l.open {
-			if port == of {
-				n++
-			}
+	n := 0
+	for _, port := range l.open {
+		if of == nil || port == of {
+			n++
 		}
 	}
 	if n < limit {
@@ -69,7 +66,8 @@ func (l *sessions) makeRoom(limit int, of server) bool {
 		if of != nil && port != of {
 			continue
 		}
-		if d := l.silence(s); d >= longest {
+		d := l.silence(s)
+		if d >= longest {
 			silent, longest = s, d
 		}
 	}

@@ -135,7 +135,7 @@ func New(families ...v1.IPFamily) *Metrics {
 		for _, object := range []string{"table", "chain", "element"} {
 			drift.WithLabelValues(f, object)
 		}
-		for _, reason := range []string{"endpoint-gone", "no-endpoints", "frontend-gone", "untranslated"} { // ctsync.Reasons
+		for _, reason := range []string{"endpoint-gone", "no-endpoints", "frontend-gone", "untranslated"} { // ctsync.Reason
 			m.conntrackDeleted.WithLabelValues(f, reason)
 		}
 		m.families[family] = &Family{
