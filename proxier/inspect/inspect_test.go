@@ -89,7 +89,7 @@ func TestForms(t *testing.T) {
 		"table": func(w io.Writer, d *Dump) error { return Text(w, d, false) },
 		"wide":  func(w io.Writer, d *Dump) error { return Text(w, d, true) },
 		"json":  func(w io.Writer, d *Dump) error { return JSON(w, d) },
-		"yaml":  func(w io.Writer, d *Dump) error { return YAML(w, d) },
+		"yaml":  YAML,
 		"dot": func(w io.Writer, d *Dump) error {
 			return DOT(w, "default/web", Select(d.ServicePorts, "default", "web", ""), DOTOptions{})
 		},
@@ -315,3 +315,26 @@ func TestManyEndpointsAreCounted(t *testing.T) {
 		t.Errorf("%d bytes", out.Len())
 	}
 }
+
+// The memory that YAML takes does not grow with the Services.
+func TestYAMLIsStreamed(t *testing.T) {
+	peak := func(n int) uint64 {
+		d := &Dump{ServicePorts: make([]ServicePort, n)}
+		most := uint64(0)
+		count := writerFunc(func(p []byte) (int, error) {
+			most = max(most, uint64(len(p)))
+			return len(p), nil
+		})
+		if err := YAML(count, d); err != nil {
+			t.Fatal(err)
+		}
+		return most
+	}
+	if few, many := peak(100), peak(2000); many > 2*few {
+		t.Errorf("%d bytes at once of 2,000 Service ports, %d of 100", many, few)
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
