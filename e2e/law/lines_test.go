@@ -31,7 +31,7 @@ var maxLines = map[string]int{
 	"proxier":           3450,
 	"proxier/services":  1300,
 	"proxier/kube":      1535,
-	"proxier/manifests": 536,
+	"proxier/manifests": 555,
 	"proxier/localhost": 820,
 	"proxier/config":    1500,
 	"proxier/metrics":   730,

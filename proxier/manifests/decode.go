@@ -72,6 +72,7 @@ type definition struct {
 // decoder decodes manifest files. It is safe for concurrent use.
 type decoder struct{ codec runtime.Decoder }
 
+// newDecoder returns a decoder that reports unknown and repeated fields, and decodes the rest of the object.
 func newDecoder() decoder {
 	return decoder{serializer.NewCodecFactory(kube.Scheme(), serializer.EnableStrict).UniversalDeserializer()}
 }
@@ -120,6 +121,7 @@ func (d decoder) file(path string, data []byte) *contents {
 	}
 }
 
+// fail notes a document or item that cannot be decoded.
 func (c *contents) fail(at where, err error) { c.broken = append(c.broken, located(at.String(), err)) }
 
 // toJSON converts a document. The problem is a key that is given twice: the last one counts.

