@@ -159,9 +159,12 @@ func (c *counters) sampleAffinity(ctx context.Context) {
 // countAffinity counts the clients of one family.
 func (c *counters) countAffinity(ctx context.Context, conn *kernel.Conn, f nft.Family) {
 	counts, complete, err := conn.AffinityCounts(f)
-	if err != nil || !complete {
+	if err != nil {
 		klog.FromContext(ctx).V(4).Info("Sticky clients could not be counted", "family", f, "err", err)
 		return
+	}
+	if !complete { // the metrics are of a part, another one each time
+		klog.FromContext(ctx).V(4).Info("Sticky clients are counted in part", "family", f, "views", len(counts))
 	}
 	total, fullest := 0, 0.0
 	m := c.metrics.Family(ipFamily(f))

@@ -42,6 +42,10 @@ type Conn struct {
 	broken bool
 	// ignoreOffsets hides which element of a message the kernel refuses, as kernels before Linux 5.17 do; for tests.
 	ignoreOffsets bool
+	// ignoreCounts hides how many elements a set has, as kernels before Linux 6.16 do; for tests.
+	ignoreCounts bool
+	// countedClients bounds the clients that AffinityCounts lists, nextCounted is the map with which it begins.
+	countedClients, nextCounted int
 }
 
 // socketBuffer is the requested size of both buffers in bytes. A transaction is one sendmsg and has to fit into the send
@@ -56,7 +60,7 @@ const replyTimeout = 10 * time.Second
 // Open returns a connection to the network namespace of a file descriptor, or of the calling process if netns is 0.
 // Commits need CAP_NET_ADMIN there. Needs Linux 5.8 (docs/kernels.md).
 func Open(netns int) (*Conn, error) {
-	c := &Conn{netns: netns, timeout: replyTimeout}
+	c := &Conn{netns: netns, timeout: replyTimeout, countedClients: countedClients}
 	return c, c.dial()
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"strings"
@@ -208,6 +209,43 @@ func TestReadWhileASetIsResized(t *testing.T) {
 		}
 	}
 	t.Logf("%d of 6 lists had repeated keys", repeated)
+}
+
+// Sticky clients are counted in parts where the kernel does not report their number, and all maps have their turn.
+func TestAffinityCounts(t *testing.T) {
+	n := newNamespace(t)
+	c := n.open(t)
+	services := cluster(3, 1)
+	table := NewTable(NewContent(IPv4))
+	for _, s := range services {
+		s.Affinity = time.Hour
+		table.Number(s)
+	}
+	program(t, c, IPv4, services, nil)
+	for i, s := range services {
+		n.nft(t, fmt.Sprintf("add element ip nftproxy affinity-%d { 192.0.2.1 : 1:1, 192.0.2.2 : 1:1, 192.0.2.%d : 1:1 }\n", s.AffinityIDs[0], i+2), "-f", "-")
+	}
+	want := map[string]int{}
+	for i, s := range services {
+		want[AffinityOwner(s.Name, ClusterView)] = min(2+i, 3)
+	}
+	for _, c.ignoreCounts = range []bool{false, true} {
+		c.countedClients = 1
+		got, calls := map[string]int{}, 0
+		for complete := false; len(got) < len(services); calls++ {
+			var counts []AffinityCount
+			var err error
+			if counts, complete, err = c.AffinityCounts(IPv4); err != nil || complete == c.ignoreCounts {
+				t.Fatalf("complete %v, %v", complete, err)
+			}
+			for _, a := range counts {
+				got[a.Owner] = a.Clients
+			}
+		}
+		if !maps.Equal(got, want) || calls > len(services) {
+			t.Errorf("%v after %d calls, want %v", got, calls, want)
+		}
+	}
 }
 
 // A person gets a table in motion rather than none, with each element once.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -109,20 +110,19 @@ type AffinityCount struct {
 const countedClients = 1 << 16
 
 // AffinityCounts returns the number of clients of each sticky view, none if there is no table. Linux 6.16 and later report
-// it with the map. Before, it is counted by listing the maps; once countedClients are listed in all, the remaining views are
-// left out and complete is false.
+// it with the map. Before, it is counted by listing the maps; once countedClients are listed in all, complete is false, the
+// remaining views are left out, and the next call begins with them.
 func (c *Conn) AffinityCounts(f nft.Family) (counts []AffinityCount, complete bool, err error) {
 	sets, _, err := stable(func() ([]setEntry, error) { return c.dumpSets(f, nft.TableName) })
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, false, fmt.Errorf("list sets of %s %s: %w", f, nft.TableName, err)
 	}
-	budget := countedClients
-	for _, s := range sets {
-		if !nft.IsAffinityMap(s.name) {
-			continue
-		}
-		if s.count < 0 {
+	sets = slices.DeleteFunc(sets, func(s setEntry) bool { return !nft.IsAffinityMap(s.name) })
+	budget, first := c.countedClients, min(c.nextCounted, len(sets))
+	for i, s := range slices.Concat(sets[first:], sets[:first]) {
+		if s.count < 0 || c.ignoreCounts {
 			if budget <= 0 {
+				c.nextCounted = (first + i) % len(sets)
 				return counts, false, nil
 			}
 			s.count = 0
