@@ -28,7 +28,7 @@ type counters struct {
 	reading  sync.Mutex // held while counters of connections are read
 }
 
-// dropCounters add up what the rules that refuse and drop have counted, over rules that were written anew: after somebody
+// dropCounters add up what the rules that refuse and drop have counted, over rules that were written anew: after another program
 // flushed them, they count from 0. What such a rule counted since it was last read is not known.
 type dropCounters struct {
 	mu   sync.Mutex

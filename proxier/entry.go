@@ -17,11 +17,11 @@ import (
 type entry struct {
 	ports []services.Port
 	byKey map[portKey]*services.Port // nil for few ports
-	// size is the number of elements that the Service may have: more than the entry asks for where growth was refused.
+	// size is the number of elements that the Service may have: more than the entry needs where growth was refused.
 	size int
 }
 
-// portKey is what tells the ports of an entry apart.
+// portKey is what reports the ports of an entry apart.
 type portKey struct {
 	family    nft.Family
 	name      string
@@ -68,8 +68,8 @@ func (e *entry) length() int {
 	return e.size
 }
 
-// within returns as much of an entry as asks for no more elements than another: of its ports and frontends those that the
-// other has, with as many endpoints. It is nil if there is no other.
+// within returns the part of an entry that needs no more elements than another entry: its ports and frontends that the other
+// has too, with at most as many endpoints. It is nil if there is no other.
 func (e *entry) within(prev *entry) *entry {
 	if prev == nil {
 		return nil
@@ -140,15 +140,15 @@ type update struct {
 	service *kube.Service // nil if it is deleted
 	// prev is what is committed, next what is to be; nil where there is none.
 	prev, next *entry
-	// kept tells that the Service was not built: next is prev, unless the kernel refuses it.
+	// kept means that the Service was not built: next is prev, unless the kernel refuses it.
 	kept bool
-	// absent tells that the tables do not have prev.
+	// absent means that the tables do not have prev.
 	absent bool
 	// health is what the health check node port of the Service answers; without a port it has none.
 	health health.Service
 	// tooLarge is what is wrong with a Service that was not built for its size.
 	tooLarge error
-	// setAside tells that the Service is not served as its objects ask.
+	// setAside means that the Service is not served as its objects ask.
 	setAside bool
 }
 

@@ -20,7 +20,7 @@ type Flows interface {
 	// SetNodePortAddrs takes the addresses that take NodePorts.
 	SetNodePortAddrs([]netip.Addr)
 	SetServiceCIDRs([]netip.Prefix)
-	// Resync asks for a look at all flows: once everything is committed, and after each repair of the tables.
+	// Resync checks all flows: once everything is committed, and after each repair of the tables.
 	Resync()
 }
 
@@ -41,8 +41,8 @@ func (l *flowsListener) announce(updates []*update) {
 }
 
 // committed passes on what a commit offers, and what it does not offer any more: the latter first, because another Service
-// may have taken it over. before is, the first time, what the tables led to when the process came: nobody else knows of
-// frontends that are no more. repaired tells that flows may have begun while the tables were not as they should be.
+// may have taken it over. before is, the first time, what the tables led to when the process started: no object names
+// frontends that are gone since. repaired means that flows may have begun while the tables were not as they should be.
 func (l *flowsListener) committed(updates []*update, node *nodeState, before []ctsync.Change, repaired bool) {
 	if l.flows == nil {
 		return

@@ -11,15 +11,15 @@ import (
 	"github.com/nftproxy/nftproxy/nft"
 )
 
-// isolation finds the Services that the kernel refuses, so that all others are served. It never looks at what an error says
-// beyond whether it is about an element at all.
+// isolation finds the Services that the kernel refuses, so that all others are served. Of an error it uses
+// only whether it is about an element.
 type isolation struct {
 	tables  *tables
 	planner *planner
 	node    *nodeState
 	// committed takes updates that the kernel has.
 	committed func([]*update)
-	// wrote and elements count what comparisons and changes have written; repaired tells that a comparison other than the
+	// wrote and elements count what comparisons and changes have written; repaired means that a comparison other than the
 	// first wrote something.
 	wrote, elements int
 	repaired        bool

@@ -40,7 +40,7 @@ const maxAddresses = 1024
 // one build to some 32 bytes, the size of an address with its port, for each element of the limit and each unit of the slack.
 const estimateSlack = 4
 
-// checkEstimate says what is too much about a Service, from counts alone, before anything is made of it.
+// checkEstimate returns an error if a Service is too large by its estimate, before anything is built of it.
 func checkEstimate(own *config.Own, e services.Estimate) error {
 	limit := own.MaxServiceElements
 	switch {
@@ -67,14 +67,14 @@ func (u *usage) add(namespace string, n int) {
 	}
 }
 
-// fits tells whether the limits leave room for a growth.
+// fits reports whether the limits leave room for a growth.
 func (u *usage) fits(own *config.Own, namespace string, growth int) bool {
 	g := grants{committed: u}
 	return g.check(own, namespace, growth) == nil
 }
 
-// namespaceShare is the part of the elements of all Services that those of one namespace may have, as a divisor: whoever may
-// write to one namespace only leaves room for others.
+// namespaceShare is the part of the elements of all Services that those of one namespace may have, as a divisor: a user of
+// one namespace leaves room for others.
 const namespaceShare = 2
 
 // grants are what one pass adds to the usage.
@@ -83,7 +83,7 @@ type grants struct {
 	pass      usage
 }
 
-// check says which limit forbids a growth.
+// check returns an error with the limit that forbids a growth.
 func (g *grants) check(own *config.Own, namespace string, growth int) error {
 	limit := own.MaxElements
 	if limit == 0 || growth <= 0 {

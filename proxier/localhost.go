@@ -71,7 +71,7 @@ func (d *loopbackDiff) add(before, after []localhost.Change) {
 	}
 }
 
-// loopbackPorts are the NodePorts of a Service that have an endpoint somewhere. Where there is none nobody is to
+// loopbackPorts are the NodePorts of a Service that have an endpoint somewhere. Where there is none, nothing is to
 // listen, so that clients are refused.
 func loopbackPorts(name kube.Name, ports []services.Port, node nodeAddrs) []localhost.Change {
 	var out []localhost.Change

@@ -47,7 +47,7 @@ func familyIndex(f nft.Family) int {
 
 func (s *nodeState) of(f nft.Family) *familyState { return &s.families[familyIndex(f)] }
 
-// sameServices tells whether every Service becomes the same in both states.
+// sameServices reports whether every Service becomes the same in both states.
 func (s *nodeState) sameServices(o *nodeState) bool {
 	return s.facts.Name == o.facts.Name && s.facts.Zone == o.facts.Zone && slices.Equal(s.facts.Addrs, o.facts.Addrs) &&
 		slices.Equal(s.facts.Own, o.facts.Own) && s.external == o.external && s.guarded.equal(&o.guarded)
@@ -94,7 +94,7 @@ func (in *nodeInputs) state() nodeState {
 	return s
 }
 
-// noEndpoint tells that an address of an interface is no endpoint's, and takes NodePorts only where the configuration names it:
+// noEndpoint reports that an address of an interface is no endpoint's, and takes NodePorts only where the configuration names it:
 // each new veth has a link-local one, so that nothing else may depend on those.
 func noEndpoint(a netip.Addr) bool { return a.IsLinkLocalUnicast() || a.IsLoopback() }
 
@@ -128,7 +128,7 @@ func (in *nodeInputs) family(f nft.Family, cidrs []netip.Prefix) familyState {
 	return out
 }
 
-// anyNode tells that there is no Node object to wait for: manifests need none.
+// anyNode reports that there is no Node object to wait for: manifests need none.
 func (in *nodeInputs) anyNode() bool { return in.node == nil && in.config.Manifests != "" }
 
 // pods returns the ranges that this node's pods send from, where the configuration has them by address.
@@ -200,7 +200,7 @@ func (in *nodeInputs) checkCIDRs(s *nodeState) {
 	slices.SortFunc(s.cidrs, netip.Prefix.Compare)
 }
 
-// conflict says what a range of ClusterIPs contains that it must not, "" for nothing.
+// conflict describes what a range of ClusterIPs must not contain but does, "" for nothing.
 func (in *nodeInputs) conflict(p netip.Prefix) string {
 	for _, a := range in.ownAddrs() {
 		if p.Contains(a) {
@@ -251,7 +251,7 @@ func (in *nodeInputs) guard() guarded {
 	return g
 }
 
-// refuses says why a claim is not granted to any Service, "" if it may be. What the API server has allocated is not
+// refuses returns why a claim is granted to no Service, "" if it may be granted. What the API server has allocated is not
 // concerned, and load balancers may have addresses of the node.
 func (g *guarded) refuses(c services.Claim) string {
 	switch {

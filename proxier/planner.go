@@ -219,7 +219,7 @@ func (p *planner) lost(s *kube.Service) func(services.Claim) bool {
 	}
 }
 
-// build fills in what a Service asks for, with the endpoints in the slots that they have.
+// build computes the next entry of a Service, with its endpoints in the slots that they have.
 func (p *planner) build(u *update, endpoints []*kube.EndpointSlice) {
 	start := time.Now()
 	out := services.Build(services.Input{
@@ -245,7 +245,7 @@ func (p *planner) build(u *update, endpoints []*kube.EndpointSlice) {
 	}
 }
 
-// claimsRefused says which addresses of a Service are guarded.
+// claimsRefused lists the addresses of a Service that are guarded.
 func (p *planner) claimsRefused(s *kube.Service) string {
 	if len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 {
 		return ""

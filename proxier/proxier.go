@@ -301,7 +301,7 @@ func (p *Proxier) pass(ctx context.Context, work *pending, cause string) error {
 	return nil
 }
 
-// markTaken tells health that what was queued is being worked on.
+// markTaken reports health that what was queued is being worked on.
 func (p *Proxier) markTaken(work *pending) {
 	if work.since.IsZero() {
 		return
@@ -312,7 +312,7 @@ func (p *Proxier) markTaken(work *pending) {
 	}
 }
 
-// eligibility is what health says of the node. Manifests need no Node object: there is nobody to remove the node.
+// eligibility is what load balancers are to know of the node. With manifests there is no Node object that could be removed.
 func (p *Proxier) eligibility() health.Node {
 	node, gone, _ := p.tracker.cluster()
 	if node == nil {

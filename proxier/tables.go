@@ -52,7 +52,7 @@ type table struct {
 
 func (t *tables) family(f nft.Family) *metrics.Family { return t.metrics.Family(ipFamily(f)) }
 
-// sameConfig tells whether the rules of all tables were made for this state of the node.
+// sameConfig reports whether the rules of all tables were made for this state of the node.
 func (t *tables) sameConfig(s *nodeState) bool {
 	for f, have := range t.table {
 		if have.config != s.of(f).config {
@@ -87,7 +87,7 @@ type familyChange struct {
 	change  nft.Change
 }
 
-// change commits what updates change. The tables must be known. After an error they are as they were, if the error says that
+// change commits what updates change. The tables must be known. After an error they are as they were, if the error means that
 // a transaction was refused and the change was one transaction; otherwise they are not known any more.
 func (t *tables) change(updates []*update, node *nodeState) (elements int, err error) {
 	var parts []*familyChange
@@ -184,7 +184,7 @@ func (t *tables) sweep(ctx context.Context) {
 	}
 }
 
-// blamesElement tells whether the kernel refused an element for what it is. Other errors are no Service's fault: the table is
+// blamesElement reports whether the kernel refused an element for what it is. Other errors are no Service's fault: the table is
 // gone, memory is short, or another program was faster.
 func blamesElement(err error) bool {
 	var op *kernel.OpError
@@ -194,7 +194,7 @@ func blamesElement(err error) bool {
 	return !transient(op.Errno) && op.Errno != syscall.ENOENT && op.Errno != syscall.EBUSY
 }
 
-// transient tells that an error is about the system and not about what is in the tables.
+// transient reports that an error is about the system and not about what is in the tables.
 func transient(errno syscall.Errno) bool {
 	switch errno {
 	case syscall.ENOMEM, syscall.EINTR, syscall.ENOBUFS, syscall.EAGAIN, syscall.EPERM:

@@ -26,7 +26,7 @@ type tracker struct {
 	services map[kube.Name]*kube.Service
 	slices   map[kube.Name][]*kube.EndpointSlice // by Service, in name order
 	owner    map[kube.Name]kube.Name             // of a slice
-	// node is what was last known of the own Node; nodeGone tells that the object has been deleted.
+	// node is what was last known of the own Node; nodeGone means that the object has been deleted.
 	node     *kube.Node
 	nodeGone bool
 	cidrs    map[kube.Name]*kube.ServiceCIDR
@@ -196,7 +196,7 @@ func (t *tracker) endpointsChanged(svc kube.Name) {
 	t.count(kube.KindEndpointSlice, 1, t.pending.endpointChanges)
 }
 
-// complete tells whether every kind has been listed. Before that nothing may be removed.
+// complete reports whether every kind has been listed. Before that nothing may be removed.
 func (t *tracker) complete() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

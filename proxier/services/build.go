@@ -27,7 +27,7 @@ type Node struct {
 // Options are the operator's choices between ways to understand a Service.
 type Options struct {
 	// FailOpenSourceRanges is kube-proxy's reading of loadBalancerSourceRanges: a family in which there is no range
-	// is not restricted. Otherwise such a family admits nobody, if there is a range at all.
+	// is not restricted. Otherwise such a family admits no source, if there is a range at all.
 	FailOpenSourceRanges bool
 	// CountConnections makes every Service Counted.
 	CountConnections bool
@@ -42,11 +42,11 @@ type Input struct {
 	Slices  []*kube.EndpointSlice
 	Node    Node
 	Options Options
-	// Lost tells which of the Service's claims another Service has been granted (see [Index.Lost]); nil is none.
+	// Lost reports which of the Service's claims another Service has been granted (see [Index.Lost]); nil is none.
 	Lost func(Claim) bool
 }
 
-// Output is what one Service asks for in both families. Its slices may share memory: they are not to be changed.
+// Output is what one Service becomes in both families. Its slices may share memory: they are not to be changed.
 type Output struct {
 	// Ports holds one Port per family that has a ClusterIP and port of the Service, in this order, and behind them those
 	// that are handed off.
@@ -72,17 +72,17 @@ type Port struct {
 	Unready []netip.AddrPort
 	// NodePort is the Service's in both families, 0 if it has none or lost it to another Service.
 	NodePort uint16
-	// NoLocalInternal and NoLocalExternal tell that packets to the ClusterIP, or from outside to the other addresses,
+	// NoLocalInternal and NoLocalExternal mean that packets to the ClusterIP, or from outside to the other addresses,
 	// are dropped here because the traffic policy is Local and all endpoints are on other nodes.
 	NoLocalInternal, NoLocalExternal bool
-	// HandedOff says that these are the external addresses and the NodePort only, which another balancer serves. There is a
+	// HandedOff means that these are the external addresses and the NodePort only, which another balancer serves. There is a
 	// Port of the same family and name for the ClusterIP then.
 	HandedOff bool
 	// External are destinations beside Serving that a flow may have: those of the external balancer.
 	External []netip.AddrPort
 }
 
-// Build returns what a Service asks for. It depends on nothing but its argument.
+// Build returns what a Service becomes. It depends on nothing but its argument.
 func Build(in Input) Output {
 	s := in.Service
 	if s == nil {

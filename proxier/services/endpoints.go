@@ -13,7 +13,7 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
-// flags are what the choice needs to know of an endpoint. Where two slices tell of one address and port, the greater
+// flags are what the choice needs to know of an endpoint. Where two slices list one address and port, the greater
 // flags count: a pod may have got the address of another one that is not quite gone, so what is not terminating comes
 // first; the rest of the order only makes the outcome independent of that of the slices.
 type flags uint16
@@ -65,10 +65,10 @@ func (e entry) compare(o entry) int {
 	return cmp.Compare(o.flags, e.flags)
 }
 
-// same tells that two entries are of one address and port.
+// same reports that two entries are of one address and port.
 func (e entry) same(o entry) bool { return e.high == o.high && e.low == o.low && e.port == o.port }
 
-// target says at which number the endpoints of a slice serve a port of the Service.
+// target is the port number at which the endpoints of a slice serve a port of the Service.
 type target struct {
 	port, slice int32 // indices in the Service's ports and slices
 	number      uint16
@@ -203,7 +203,7 @@ func (c *chooser) gather(out []entry, all []*kube.EndpointSlice, targets []targe
 	return slices.CompactFunc(out, entry.same) // the first one stays
 }
 
-// choice says by which flags the endpoints of a view are known, 0 if it has none.
+// choice holds the flags by which the endpoints of a view are known, 0 if it has none.
 type choice struct {
 	cluster, local flags
 	served         bool // there is an endpoint on some node
@@ -258,7 +258,7 @@ func topology(some, every flags) flags {
 	return 0
 }
 
-// pick returns the endpoints that have all flags of a or all flags of b, in order; 0 is nobody's. If all of super,
+// pick returns the endpoints that have all flags of a or all flags of b, in order; 0 matches none. If all of super,
 // from which the caller knows them to be, are picked, they share its memory.
 func pick(es []entry, super []netip.AddrPort, a, b flags) []netip.AddrPort {
 	n := 0
@@ -282,7 +282,7 @@ func pick(es []entry, super []netip.AddrPort, a, b flags) []netip.AddrPort {
 	return out
 }
 
-// match tells whether all flags of mask are set; an empty mask matches nothing.
+// match reports whether all flags of mask are set; an empty mask matches nothing.
 func (f flags) match(mask flags) bool { return mask != 0 && f&mask == mask }
 
 // appendLocalReady adds the addresses of the ready endpoints on this node.

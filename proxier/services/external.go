@@ -11,7 +11,7 @@ import (
 	"github.com/nftproxy/nftproxy/proxier/kube"
 )
 
-// External says what of a family's traffic a balancer behind a device of the node serves instead of the node itself. The
+// External is the part of a family's traffic that a balancer behind a device of the node serves instead of the node itself. The
 // zero value is nothing.
 type External struct {
 	// Steering leaves what processes of the node send to a ClusterIP under internalTrafficPolicy Local to it.

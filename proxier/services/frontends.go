@@ -17,7 +17,7 @@ type vip struct {
 	kind nft.FrontendKind
 	// source is the strongest of the fields that name the address.
 	source ClaimSource
-	// balanced tells that a load balancer delivers to it: loadBalancerSourceRanges apply. The address decides, so they
+	// balanced means that a load balancer delivers to it: loadBalancerSourceRanges apply. The address decides, so they
 	// do also where an external IP or, oddly, the ClusterIP is the same.
 	balanced bool
 }

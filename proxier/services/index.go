@@ -48,7 +48,7 @@ func NewIndex() *Index {
 	return &Index{ids: map[kube.Name]int32{}, owners: map[key]int32{}, losers: map[key][]int32{}}
 }
 
-// Set says what a Service claims now, and when it was created, in seconds since 1970; 0 is not known. It returns
+// Set replaces the claims of a Service, and when it was created, in seconds since 1970; 0 is not known. It returns
 // which other Services were granted a claim by that or lost one, sorted. claims is not kept.
 func (x *Index) Set(name kube.Name, created int64, claims []Claim) (changed []kube.Name) {
 	next := claimant{name: name, created: created, keys: make([]key, len(claims))}

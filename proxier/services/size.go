@@ -12,7 +12,7 @@ import (
 
 // Estimate holds upper bounds of what a Service becomes, from counts alone: no memory is taken for them. A Service of
 // 1.5 MB, which is what etcd takes, has room for 50,000 addresses and 20,000 ports, and with ten EndpointSlices of 1,000
-// endpoints it asks for billions of elements.
+// endpoints it becomes billions of elements.
 type Estimate struct {
 	// Addresses is the number of addresses in the family that has more of them.
 	Addresses int
