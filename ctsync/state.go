@@ -4,6 +4,7 @@
 package ctsync
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -210,8 +211,8 @@ func (s *State) Done(d Due, complete bool, start, end time.Time) (givenUp int) {
 		}
 		delete(s.checks, front)
 		delete(s.former, front)
-		if front == everything() {
-			s.forget()
+		if front == everything() { // what was removed before the first check of everything has no check of its own
+			maps.DeleteFunc(s.former, func(f Frontend, _ []netip.AddrPort) bool { return s.checks[f] == nil })
 		}
 	}
 	return givenUp
@@ -226,16 +227,6 @@ func (s *State) next(c *check, start time.Time) bool {
 		}
 	}
 	return false
-}
-
-// forget drops the endpoints of frontends that were removed before the first check of everything: they have no check
-// of their own.
-func (s *State) forget() {
-	for front := range s.former {
-		if s.checks[front] == nil {
-			delete(s.former, front)
-		}
-	}
 }
 
 // unmapped returns f with its address in the form that conntrack reports.
