@@ -80,7 +80,9 @@ func (t *Table) Plan(updates []Update, node []Element) (batches []*Batch, change
 		if u.Next != nil {
 			t.Number(u.Next)
 			w.need(u.Next)
-			kept = u.Next.AffinityOwners()
+			for _, a := range u.Next.Affinities() { // a view without endpoints has no chain, after a restart as well
+				kept = append(kept, a.Owner)
+			}
 		}
 		c := Diff(u.Prev, u.Next)
 		raw.Delete, raw.Add = append(raw.Delete, c.Delete...), append(raw.Add, c.Add...)

@@ -384,6 +384,16 @@ func (k *Kernel) Names(f nft.Family) (sets, chains []string) {
 	return slices.Sorted(maps.Keys(t.sets)), slices.Sorted(maps.Keys(t.chains))
 }
 
+// TableNames lists the names of all tables, with repetitions for several families.
+func (k *Kernel) TableNames() []string {
+	var out []string
+	for key := range k.tables {
+		out = append(out, key.name)
+	}
+	slices.Sort(out)
+	return out
+}
+
 // Elements lists the elements of a set, nil if there is no such set.
 func (k *Kernel) Elements(f nft.Family, name string) []nft.Element {
 	t := k.tables[tableKey{f, nft.TableName}]
