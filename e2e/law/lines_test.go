@@ -21,31 +21,31 @@ import (
 // longest folder it lies in. A number may be raised on purpose only, in the commit that needs it and says why; where a package
 // has become shorter, lower its number in the same commit.
 var maxLines = map[string]int{
-	"internal":          600,
-	"nft":               4800,
-	"nft/kernel":        2000,
-	"routing":           1540,
-	"routing/kernel":    1220,
-	"ctsync":            2000,
-	"ctsync/kernel":     1500,
-	"proxier":           3420,
-	"proxier/services":  1250,
-	"proxier/kube":      1535,
-	"proxier/manifests": 555,
-	"proxier/localhost": 820,
+	"cmd/nftproxy":      2650,
+	"ctsync":            680,
+	"ctsync/kernel":     920,
+	"internal":          470,
+	"nft":               4620,
+	"nft/kernel":        1870,
+	"proxier":           3430,
 	"proxier/config":    1500,
-	"proxier/metrics":   730,
-	"proxier/health":    720,
-	"proxier/events":    210,
-	"proxier/sysctl":    500,
-	"proxier/inspect":   2200,
-	"proxier/explain":   2000,
-	"proxier/trace":     1800,
-	"cmd/nftproxy":      2800,
+	"proxier/events":    220,
+	"proxier/explain":   1670,
+	"proxier/health":    730,
+	"proxier/inspect":   1800,
+	"proxier/kube":      1550,
+	"proxier/localhost": 750,
+	"proxier/manifests": 560,
+	"proxier/metrics":   740,
+	"proxier/services":  1250,
+	"proxier/sysctl":    220,
+	"proxier/trace":     610,
+	"routing":           1550,
+	"routing/kernel":    1230,
 }
 
 // maxTotal is how many lines of product code there may be in all.
-const maxTotal = 30000
+const maxTotal = 28640
 
 // Comments are between these shares of product lines: a reader needs some, and code that needs more is not clear enough.
 const minComments, maxComments = 0.12, 0.27
