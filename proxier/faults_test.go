@@ -136,6 +136,11 @@ func TestRepairLooksAtFlows(t *testing.T) {
 	}
 }
 
+// eventLog is a Recorder.
+type eventLog chan string
+
+func (l eventLog) Event(o kube.Ref, _, reason, _ string) { l <- fmt.Sprint(o, " ", reason) }
+
 // reader is a kernel that holds nothing, whatever is written, and counts.
 type reader struct {
 	scale
@@ -170,6 +175,8 @@ func TestEndlessDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &reader{}
 		p := starting(t, k, [][]kube.Object{service(1, 2)})
+		events := make(eventLog, 100)
+		p.report.recorder = events
 		p.round(t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -186,6 +193,9 @@ func TestEndlessDrift(t *testing.T) {
 		synctest.Wait()
 		if n := k.reads / 2; n > seconds+repairBurst+2 {
 			t.Errorf("%d comparisons in %d seconds", n, seconds)
+		}
+		if n := len(events); n == 0 || n > 2 || !strings.Contains(<-events, "node-1 TablesChangeAllTheTime") {
+			t.Errorf("%d Events in a minute", n)
 		}
 		changed() // and there is no token for another comparison
 		time.Sleep(repairGap)

@@ -78,14 +78,16 @@ type Proxier struct {
 // timing is when the loop does what.
 type timing struct {
 	retry    backoff
-	retryAt  time.Time     // before that nothing is tried that failed, whatever happens meanwhile
-	repairs  *rate.Limiter // of comparisons
-	repaired time.Time     // when the last of them began
-	verifyAt time.Time     // when the tables are to be compared at the latest
-	verify   bool          // because the last comparison wrote something
-	released time.Time     // when memory was last given back
-	warned   rate.Sometimes
-	synced   bool // at least once
+	retryAt  time.Time      // before that nothing is tried that failed, whatever happens meanwhile
+	repairs  *rate.Limiter  // of comparisons
+	repaired time.Time      // when the last of them began
+	verifyAt time.Time      // when the tables are to be compared at the latest
+	verify   bool           // because the last comparison wrote something
+	released time.Time      // when memory was last given back
+	warned   rate.Sometimes // of a repair
+	endless  rate.Sometimes // of repairs without end
+	warn     func()         // reports the latter
+	synced   bool           // at least once
 }
 
 // New returns a Proxier. Its Sink may be given to a source at once.
@@ -94,17 +96,19 @@ func New(opt Options) *Proxier {
 	if len(families) == 0 {
 		families = nft.Families()
 	}
+	report := newReporter(opt.Metrics, opt.Recorder, families)
 	p := &Proxier{
 		counters:  newCounters(opt.NetNS, families, opt.Metrics),
 		opt:       opt,
 		families:  families,
 		kicked:    make(chan struct{}, 1),
 		tables:    newTables(families, opt.Metrics),
-		report:    newReporter(opt.Metrics, opt.Recorder, families),
+		report:    report,
 		flows:     flowsListener{flows: opt.Flows},
 		localhost: localhostListener{localhost: opt.Localhost},
 		ports:     portsListener{listeners: opt.Listeners, wanted: health.Services{}},
-		timing:    timing{repairs: rate.NewLimiter(repairs, repairBurst), warned: rate.Sometimes{First: 1, Interval: time.Minute}},
+		timing: timing{repairs: rate.NewLimiter(repairs, repairBurst), warned: rate.Sometimes{First: 1, Interval: time.Minute},
+			endless: rate.Sometimes{First: 1, Interval: time.Minute}, warn: func() { report.endlessRepairs(opt.Config.NodeName) }},
 	}
 	p.links = newInterfaceWatch(opt.NetNS, opt.Config.Own.Routing.Masquerade.Enabled, func() { kick(p.kicked) })
 	p.tracker = newTracker(func() {
@@ -251,9 +255,7 @@ func (t *timing) comparison(now time.Time, drift *atomic.Bool, known bool) (caus
 	reserved := t.repairs.ReserveN(now, 1)
 	if wait := reserved.DelayFrom(now); wait > 0 && cause != causeStart {
 		reserved.CancelAt(now)
-		t.warned.Do(func() {
-			klog.InfoS("Our tables change or fail all the time, they are compared once in a second only; is there a second nftproxy, or kube-proxy, on this node?")
-		})
+		t.endless.Do(t.warn)
 		return "", wait
 	}
 	t.repaired = now

@@ -179,6 +179,13 @@ func (r *reporter) synced(work *pending, start time.Time, full bool) {
 	}
 }
 
+// endlessRepairs reports that the tables change or fail so often that they are not repaired at once any more.
+func (r *reporter) endlessRepairs(node string) {
+	const text = "the tables change or fail all the time, they are compared once in a second only; is there a second nftproxy, or kube-proxy, on this node?"
+	klog.InfoS("Repairs are delayed", "reason", text)
+	r.event(kube.Ref{Kind: kube.KindNode, Name: kube.Name{Name: node}}, "", "TablesChangeAllTheTime", text)
+}
+
 // failed counts a failed pass in the family that it is about, or in all.
 func (r *reporter) failed(err error) {
 	var op *kernel.OpError
