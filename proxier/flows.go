@@ -123,7 +123,7 @@ func flowsOffered(c *nft.Content) []ctsync.Change {
 	var out []ctsync.Change
 	for _, o := range c.Offered() {
 		out = append(out, ctsync.Change{
-			Frontend:  ctsync.Frontend{Addr: flowAddr(c.Family, o.Addr), Port: o.Port, Proto: ctsync.Proto(o.Proto)},
+			Frontend:  ctsync.Frontend{Addr: flowAddr(c.Family, o.Addr), Port: o.Port, Proto: o.Proto},
 			Endpoints: o.Endpoints,
 		})
 	}
@@ -155,7 +155,7 @@ func flowChangesOf(port *services.Port) []ctsync.Change {
 	for i := range port.Frontends {
 		f := &port.Frontends[i]
 		out = append(out, ctsync.Change{
-			Frontend:  ctsync.Frontend{Addr: flowAddr(port.Family, f.Addr), Port: f.Port, Proto: ctsync.Proto(port.Proto)},
+			Frontend:  ctsync.Frontend{Addr: flowAddr(port.Family, f.Addr), Port: f.Port, Proto: port.Proto},
 			Endpoints: good, Unready: port.Unready, Untranslated: f.Steered,
 		})
 	}

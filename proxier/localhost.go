@@ -77,7 +77,7 @@ func loopbackPorts(name kube.Name, ports []services.Port, node nodeAddrs) []loca
 	var out []localhost.Change
 	for i := range ports {
 		port := &ports[i]
-		proto := kube.Proto(port.Proto)
+		proto := port.Proto
 		if port.NodePort == 0 || !port.Served || proto != kube.TCP && proto != kube.UDP {
 			continue
 		}

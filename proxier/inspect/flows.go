@@ -54,7 +54,7 @@ func (t *Tally) Begin() {
 
 // Count counts a flow whose destination was translated, if it is to one of the Service ports.
 func (t *Tally) Count(f *ctsync.Flow) {
-	at := Key{f.Dst.Addr(), nft.Proto(f.Proto), f.Dst.Port()}
+	at := Key{f.Dst.Addr(), f.Proto, f.Dst.Port()}
 	c := t.fronts[at]
 	if c == nil && t.local(at.Addr) {
 		at.Addr = netip.Addr{}

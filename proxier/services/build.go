@@ -153,7 +153,7 @@ func (b *builder) port(f nft.Family, i int, frontends []nft.Frontend, es []entry
 	sp := &b.Service.Ports[i]
 	p := Port{Family: f, Service: nft.Service{
 		Name:      b.portName(i),
-		Proto:     nft.Proto(sp.Proto),
+		Proto:     sp.Proto,
 		Frontends: frontends,
 		Affinity:  b.Service.Affinity,
 		Counted:   b.Options.CountConnections,

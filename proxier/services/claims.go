@@ -69,11 +69,11 @@ func Claims(s *kube.Service) []Claim {
 }
 
 func (v *vip) claim(f nft.Family, p *kube.ServicePort) Claim {
-	return Claim{Family: f, Addr: v.addr, Proto: nft.Proto(p.Proto), Port: p.Port, Source: v.source}
+	return Claim{Family: f, Addr: v.addr, Proto: p.Proto, Port: p.Port, Source: v.source}
 }
 
 func nodePortClaim(f nft.Family, p *kube.ServicePort) Claim {
-	return Claim{Family: f, Proto: nft.Proto(p.Proto), Port: p.NodePort}
+	return Claim{Family: f, Proto: p.Proto, Port: p.NodePort}
 }
 
 // key is a Claim in 20 bytes, a third of its size: the index holds one or two for each frontend of the cluster.
