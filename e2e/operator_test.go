@@ -34,6 +34,9 @@ func TestCleanupBesideProxy(t *testing.T) {
 	if err := proxy.Stop(); err != nil {
 		t.Fatal(err)
 	}
+	if log := proxy.Tail(1); !strings.Contains(log, "Ending on a signal") {
+		t.Errorf("the last line of a stopped proxy: %s", log)
+	}
 	lab.Must(node.Run(bin, "cleanup"))(t)
 	if n := tables(); n != 0 {
 		t.Errorf("%d tables after the proxy ended", n)
@@ -72,6 +75,10 @@ func TestUsageErrors(t *testing.T) {
 		if _, err := c.Node(1).Run(append([]string{lab.Must(lab.NftproxyBinary())(t)}, strings.Fields(line)...)...); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "exit status 2") {
 			t.Errorf("%s: %v, want %q", line, err, want)
 		}
+	}
+	// Of the proxy itself, with its many flags, too.
+	if _, err := c.Node(1).Run(lab.Must(lab.NftproxyBinary())(t), "--hostname-overide=x"); err == nil || strings.Count(err.Error(), "--") > 3 || !strings.Contains(err.Error(), "Usage: nftproxy [flags]") {
+		t.Errorf("a mistyped flag: %v", err)
 	}
 }
 

@@ -46,9 +46,9 @@ func checkEstimate(own *config.Own, e services.Estimate) error {
 	switch {
 	case limit == 0:
 	case e.Addresses > maxAddresses:
-		return fmt.Errorf("%d addresses of one family: at most %d are served", e.Addresses, maxAddresses)
+		return fmt.Errorf("the Service has %d addresses of one family, the limit is %d", e.Addresses, maxAddresses)
 	case e.Frontends > limit || e.Elements > estimateSlack*limit:
-		return fmt.Errorf("%d frontends, some %d elements: at most %d elements of the kernel's tables are one Service's (maxServiceElements)", e.Frontends, e.Elements, limit)
+		return fmt.Errorf("the Service needs some %d elements for %d frontends, the limit is %d (maxServiceElements)", e.Elements, e.Frontends, limit)
 	}
 	return nil
 }

@@ -270,7 +270,7 @@ func (p *planner) limit(ctx context.Context, u *update, g *grants) {
 	case err != nil:
 		reason = tooLarge
 	case p.own.MaxServiceElements > 0 && size > p.own.MaxServiceElements:
-		reason, err = tooLarge, fmt.Errorf("%d elements: at most %d of the kernel's tables are one Service's (maxServiceElements)", size, p.own.MaxServiceElements)
+		reason, err = tooLarge, fmt.Errorf("the Service needs %d elements, the limit is %d (maxServiceElements)", size, p.own.MaxServiceElements)
 		u.next = u.next.within(u.prev)
 	default:
 		if err = g.check(p.own, u.name.Namespace, growth); err != nil {

@@ -157,7 +157,7 @@ func (p *Proxier) runOn(ctx context.Context, watch *kernel.Watch, conns ...datap
 	}
 	own := p.tables.own // to be ignored from the first transaction on
 	if err := errors.Join(own.update(conns), own.set(watch)); err != nil {
-		klog.FromContext(ctx).Error(err, "Our own transactions are taken for those of another program")
+		klog.FromContext(ctx).Error(err, "Cannot distinguish own transactions from those of other programs; the tables are compared more often")
 	}
 	watchers.Go(func() { watchTables(ctx, p.opt.NetNS, watch, p.tables.own, changed) })
 	watchers.Go(func() { watchInterfaces(ctx, p.links) })
@@ -273,12 +273,13 @@ func (p *Proxier) pass(ctx context.Context, work *pending, cause string) error {
 		connections = p.opt.APIServer()
 	}
 	node := p.tracker.state(p.opt.Config, interfaces, connections)
-	p.opt.Health.SetNode(p.eligibility())
+	eligible, missing := p.eligibility()
+	p.opt.Health.SetNode(eligible)
 	if cause == causeTime && !p.timing.verify || !p.timing.synced || !node.sameServices(&p.planner.state) {
 		p.planner.everything(work.services)
 	}
 	p.planner.state = node
-	p.report.node(&node)
+	p.report.node(&node, missing)
 	updates := p.planner.plan(ctx, work.services)
 	for _, u := range updates {
 		work.services[u.name] = true // to be given back if the pass fails
@@ -314,13 +315,13 @@ func (p *Proxier) markTaken(work *pending) {
 	}
 }
 
-// eligibility is what load balancers are to know of the node. With manifests there is no Node object that could be removed.
-func (p *Proxier) eligibility() health.Node {
+// eligibility is what load balancers are to know of the node, and whether it has no Node object. With manifests it needs none.
+func (p *Proxier) eligibility() (h health.Node, missing bool) {
 	node, gone, _ := p.tracker.cluster()
 	if node == nil {
-		return health.Node{Known: p.opt.Config.Manifests != ""}
+		return health.Node{Known: p.opt.Config.Manifests != ""}, true
 	}
-	return health.Node{Known: !gone, Deleting: node.Deleting, ScaledDown: node.ToBeDeleted}
+	return health.Node{Known: !gone, Deleting: node.Deleting, ScaledDown: node.ToBeDeleted}, gone
 }
 
 // compare makes the tables what they are to be, whatever the kernel has.
@@ -337,7 +338,7 @@ func (p *Proxier) compare(ctx context.Context, done *isolation, updates []*updat
 	}
 	if done.wrote > 0 && cause == causeDrift {
 		p.timing.warned.Do(func() {
-			klog.FromContext(ctx).Info("Another program changed our tables, they are repaired", "transactions", done.wrote, "elements", done.elements)
+			klog.FromContext(ctx).Info("Another program changed the tables of nftproxy; they are repaired", "transactions", done.wrote, "elements", done.elements)
 		})
 	}
 	return nil

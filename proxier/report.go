@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -31,7 +30,8 @@ type reporter struct {
 	cidrs   map[kube.Name]string // the ServiceCIDRs that are refused
 	invalid map[kube.Ref]bool    // the objects with invalid fields
 	counts  map[kube.Kind]int    // how many of them there are of each kind
-	noPorts []nft.Family         // families without an address for NodePorts
+	noPorts string               // families without an address for NodePorts
+	noNode  bool                 // there is no Node object
 	noLocal [2]struct{ internal, external int }
 }
 
@@ -72,9 +72,9 @@ func (r *reporter) losses(svc *kube.Service, index *services.Index, refused stri
 			fmt.Fprintf(&all, "and %d more; ", len(losses)-i)
 			break
 		}
-		fmt.Fprintf(&all, "%s belongs to %s; ", l.Claim, l.Winner)
+		fmt.Fprintf(&all, "%s belongs to Service %s; ", l.Claim, l.Winner)
 	}
-	text := all.String()
+	text := strings.TrimSuffix(all.String(), "; ")
 	if text == r.lost[svc.Name] {
 		return
 	}
@@ -132,10 +132,14 @@ func (r *reporter) problems(problems map[kube.Ref]error, uid func(kube.Name) str
 		}
 		r.metrics.Invalid(ref.Kind.String(), r.counts[ref.Kind])
 		if err == nil {
-			klog.InfoS("Object has no invalid field any more", "object", ref)
+			klog.InfoS("An object or file that was invalid is corrected or gone", "object", ref)
 			continue
 		}
-		klog.ErrorS(err, "Object has fields that cannot be used, its other fields are used", "object", ref)
+		if ref.Kind == kube.KindFile {
+			klog.ErrorS(err, "A manifest file is invalid; Services that it defined before stay as they were", "object", ref)
+		} else {
+			klog.ErrorS(err, "An object has invalid fields; the others are used", "object", ref)
+		}
 		id := ""
 		if ref.Kind == kube.KindService {
 			id = uid(ref.Name)
@@ -144,8 +148,15 @@ func (r *reporter) problems(problems map[kube.Ref]error, uid func(kube.Name) str
 	}
 }
 
-// node reports what of the node's state limits the service, when it changes.
-func (r *reporter) node(s *nodeState) {
+// node reports what of the node's state limits the service, when it changes. missing is set if there is no Node object.
+func (r *reporter) node(s *nodeState, missing bool) {
+	switch {
+	case missing && !r.noNode:
+		klog.InfoS("There is no Node object of this name: NodePorts, Local policies and /healthz depend on it; check --hostname-override", "node", s.facts.Name)
+	case r.noNode && !missing:
+		klog.InfoS("The Node object is there now", "node", s.facts.Name)
+	}
+	r.noNode = missing
 	for name, text := range s.refused {
 		if r.cidrs[name] != text {
 			klog.InfoS("ServiceCIDR is not used", "serviceCIDR", name.Name, "reason", text)
@@ -153,14 +164,15 @@ func (r *reporter) node(s *nodeState) {
 		}
 	}
 	r.cidrs = s.refused
-	var none []nft.Family
+	var missingFamilies []string
 	for _, f := range r.families {
 		if s := s.of(f); !s.config.NodePortAll && len(s.nodePorts) == 0 {
-			none = append(none, f)
+			missingFamilies = append(missingFamilies, string(ipFamily(f)))
 		}
 	}
-	if !slices.Equal(none, r.noPorts) && len(none) > 0 {
-		klog.InfoS("NodePorts are not served, the node has no address that takes them", "families", none)
+	none := strings.Join(missingFamilies, ", ")
+	if none != r.noPorts && none != "" {
+		klog.InfoS("NodePorts are not served: the Node object has no address for them; see nodePortAddresses", "families", none)
 	}
 	r.noPorts = none
 }

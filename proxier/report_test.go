@@ -5,8 +5,12 @@ package proxier
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
+	"k8s.io/klog/v2"
+
+	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
 )
@@ -43,6 +47,32 @@ func TestInvalidObjectsAreCounted(t *testing.T) {
 					t.Errorf("step %d: %s: %v, want %v", i, one.GetLabel()[0].GetValue(), got, want)
 				}
 			}
+		}
+	}
+}
+
+// TestNodeIsReported: at default verbosity the log names the missing Node object, as after a wrong --hostname-override, and the
+// families without NodePorts; once each, and again after a change.
+func TestNodeIsReported(t *testing.T) {
+	log := &logged{}
+	defer klog.CaptureState().Restore()
+	klog.SetLogger(log.logger(0))
+	r := newReporter(nil, nil, nft.Families())
+	s := &nodeState{}
+	s.facts.Name = "node-9"
+	for range 2 {
+		r.node(s, true)
+	}
+	s.families[1].config.NodePortAll = true
+	r.node(s, false)
+	r.node(s, true)
+	text := log.buf.String()
+	for want, n := range map[string]int{
+		"There is no Node object of this name": 2, `node="node-9"`: 3, "--hostname-override": 2, "The Node object is there now": 1,
+		`families="IPv4, IPv6"`: 1, `families="IPv4"`: 1,
+	} {
+		if got := strings.Count(text, want); got != n {
+			t.Errorf("%q is there %d times, want %d: %s", want, got, n, text)
 		}
 	}
 }

@@ -219,7 +219,7 @@ func takeOver(ctx context.Context) {
 func removeLeftovers(log klog.Logger, whose string, remove func(*kernel.Conn) (kernel.Removed, error)) {
 	conn, err := kernel.Open(0)
 	if err != nil {
-		log.Error(err, "Leftovers "+whose+" could not be looked for")
+		log.Error(err, "Cannot look for leftovers "+whose)
 		return
 	}
 	defer func() { _ = conn.Close() }()
@@ -228,6 +228,6 @@ func removeLeftovers(log klog.Logger, whose string, remove func(*kernel.Conn) (k
 		log.Info("Removed leftovers "+whose, "tables", gone.Tables, "chains", gone.Chains, "rules", gone.Rules, "kept", gone.Kept)
 	}
 	if err != nil {
-		log.Error(err, "Leftovers "+whose+" could not be removed; run `nftproxy cleanup --kube-proxy` when nftproxy is stopped")
+		log.Error(err, "Cannot remove leftovers "+whose+"; run `nftproxy cleanup --kube-proxy` when nftproxy is stopped")
 	}
 }

@@ -137,7 +137,7 @@ func (d *dumper) dump(ctx context.Context, out io.Writer) error {
 	}
 	if d.service != "" {
 		if doc.ServicePorts = d.ref.of(doc.ServicePorts); len(doc.ServicePorts) == 0 {
-			return fmt.Errorf("no table has a Service %s", d.service)
+			return fmt.Errorf("no table has a Service %s; if it exists, the log of the proxy says why it is not programmed", d.service)
 		}
 	}
 	inspect.Sort(doc.ServicePorts)

@@ -78,7 +78,7 @@ func lockHolder(name string) (pid int, held bool) {
 // holdNamespace holds the lock, and reports another proxy: of two with different objects each removes what the other wrote.
 func (p *parts) holdNamespace(ctx context.Context) error {
 	holdLock(ctx, lockName, func(pid int) {
-		klog.ErrorS(nil, "Another nftproxy serves this network namespace; unless it has the same objects, each undoes the changes of the other", "pid", pid)
+		klog.ErrorS(nil, "Another nftproxy serves this network namespace; stop one of them, each may undo the changes of the other", "pid", pid)
 		if p.events != nil {
 			p.events.Node(true, "SecondProxy", "another nftproxy serves the network namespace of this node")
 		}

@@ -95,6 +95,8 @@ func newCommand(out io.Writer) *cobra.Command {
 		Short: "Service proxy of a Kubernetes node, on nftables",
 		Long:  about,
 		Args:  cobra.NoArgs,
+		// Without this, a mistyped flag prints all flags, and the error after 100 lines.
+		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if showVersion {
 				return printVersion(out)
@@ -105,6 +107,7 @@ func newCommand(out io.Writer) *cobra.Command {
 			return nil
 		},
 	}
+	cmd.SetFlagErrorFunc(withUsage)
 	opts.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&showVersion, "version", false, "Print the version and exit.")
 	cmd.AddCommand(newVersionCommand(out), newCleanupCommand(out), newDumpCommand(out), newExplainCommand(out), newTraceCommand(out))
@@ -187,7 +190,11 @@ func run(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) error 
 	if opts.InitOnly {
 		return prepareNode(ctx, cfg)
 	}
-	return serve(ctx, cfg, opts, flags)
+	err = serve(ctx, cfg, opts, flags)
+	if err == nil {
+		log.Info("Ending on a signal; Services stay programmed in the kernel")
+	}
+	return err
 }
 
 // writeConfig writes the defaulted configuration to a file.

@@ -159,7 +159,7 @@ func (r *routingInputs) config() routing.Config {
 func removeRouting(ctx context.Context) {
 	conn, err := routingkernel.Open()
 	if err != nil {
-		klog.ErrorS(err, "Routing entries of an earlier run could not be looked for")
+		klog.ErrorS(err, "Cannot look for routing entries of an earlier run")
 		return
 	}
 	defer conn.Close()
@@ -168,7 +168,7 @@ func removeRouting(ctx context.Context) {
 		klog.InfoS("Removed the routing entries of an earlier run, routing is switched off", "entries", n)
 	}
 	if err != nil {
-		klog.ErrorS(err, "Routing entries of an earlier run could not be removed; run `nftproxy cleanup` when nftproxy is stopped")
+		klog.ErrorS(err, "Cannot remove routing entries of an earlier run; run `nftproxy cleanup` when nftproxy is stopped")
 	}
 }
 

@@ -296,8 +296,13 @@ const eventTimeout = 2 * time.Second
 // server returns the function that runs a server. That it cannot listen is an Event with the given reason, whether it is tried
 // again or is fatal.
 func (p *parts) server(name, addr, reason string, handler http.Handler) func(context.Context) error {
+	last := ""
 	s := health.Server{Name: name, Addr: addr, Handler: handler, HardFail: p.cfg.BindHardFail, Failed: func(err error) {
-		klog.ErrorS(err, "Server cannot listen")
+		if last == err.Error() { // it is tried again every few seconds
+			return
+		}
+		last = err.Error()
+		klog.ErrorS(err, "Server cannot listen, will try again")
 		if p.events != nil {
 			p.events.Node(true, reason, err.Error())
 		}

@@ -69,7 +69,7 @@ func (r *flowReport) pass(pass conntrack.Pass) {
 	clear(r.deleted)
 	switch {
 	case pass.Err != nil:
-		klog.ErrorS(pass.Err, "Conntrack pass failed in part", "deleted", pass.Deleted(), "failed", pass.Failed, "givenUp", pass.GivenUp)
+		klog.ErrorS(pass.Err, "Some stale conntrack entries are not deleted, the next pass tries again", "deleted", pass.Deleted(), "failed", pass.Failed, "givenUp", pass.GivenUp)
 	case pass.Deleted() > 0:
 		klog.V(2).InfoS("Deleted stale conntrack entries", "deleted", pass.Deleted(), "scanned", pass.Scanned, "took", pass.Duration)
 	}
@@ -91,11 +91,11 @@ func (p *parts) addLocalhost(options *proxier.Options) {
 func (p *parts) loopbackPortFailed(port localhost.Port, target localhost.Target, err error) {
 	switch {
 	case err == nil:
-		klog.InfoS("NodePort is served on localhost after all", "service", target.Owner, "port", port)
+		klog.InfoS("NodePort is served on localhost now", "service", target.Owner, "port", port)
 	case errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT):
 		klog.V(2).InfoS("NodePort is not served on localhost, the node has no such address", "service", target.Owner, "port", port)
 	default:
-		klog.ErrorS(err, "NodePort is not served on localhost, will try again", "service", target.Owner, "port", port)
+		klog.ErrorS(err, "Cannot serve a NodePort on localhost, will try again", "service", target.Owner, "port", port)
 		p.cannotListen(target.Owner.Namespace, target.Owner.Name, "FailedToServeLocalhostNodePort", err)
 	}
 }
@@ -106,7 +106,7 @@ func (p *parts) healthPortFailed(name types.NamespacedName, err error) {
 		klog.InfoS("Health check port is served again", "service", name)
 		return
 	}
-	klog.ErrorS(err, "Health check port cannot be served", "service", name)
+	klog.ErrorS(err, "Cannot serve a health check port, will try again", "service", name)
 	p.cannotListen(name.Namespace, name.Name, "FailedToStartServiceHealthcheck", err)
 }
 
