@@ -82,6 +82,13 @@ func (s *simulation) step(kind stepKind, r *rand.Rand) {
 		s.drift()
 	case stepRestart:
 		s.total.restarts++
+		s.proxy = New(s.options()) // what changes now, no proxy sees happen
+		switch r.IntN(3) {
+		case 0:
+			delete(s.services, i)
+		case 1:
+			s.setSlices(r, i)
+		}
 		s.start()
 	case stepTime:
 		time.Sleep([]time.Duration{time.Millisecond, time.Second, time.Minute, 2 * time.Hour}[r.IntN(4)])

@@ -187,7 +187,10 @@ type simulation struct {
 	// incomplete says that the last list of a family lacked elements: what was not to be there may have stayed.
 	incomplete [2]bool
 	crashed    bool // the proxy is gone in the middle of a transaction
-	resting    bool // nothing has changed: nothing is to be written
+	// refused says that an element was refused, or may have been because of a list that lacked elements: only then may a
+	// Service be set aside as one that the kernel refuses.
+	refused bool
+	resting bool // nothing has changed: nothing is to be written
 }
 
 var errCrash = errors.New("the process is gone")
@@ -222,17 +225,22 @@ func (s *simulation) other() {
 		{Kind: nft.AddChain, Family: nft.IPv4, Table: "other", Name: "theirs", Chain: &nft.Chain{Name: "theirs"}}}})
 }
 
-// start makes a Proxier that has listed all objects.
-func (s *simulation) start() {
-	s.crashed = false
-	s.proxy = New(Options{
+// options are those of each Proxier of a run.
+func (s *simulation) options() Options {
+	return Options{
 		Config: &config.Config{
 			NodeName: "node-1", NodeIP: netip.MustParseAddr("172.18.0.2"), MasqueradeBit: 14, SyncPeriod: time.Second,
 			NodePorts: config.NodePortAddresses{Primary: true}, ExternalIPs: config.ExternalIPs{All: true},
 			Own: config.Own{AffinityMapSize: 1000, StrictSourceRanges: true},
 		},
 		Metrics: s.metrics, Health: s.health, Listeners: s.listeners,
-	})
+	}
+}
+
+// start makes a Proxier that has listed all objects.
+func (s *simulation) start() {
+	s.crashed = false
+	s.proxy = New(s.options())
 	s.proxy.tables.conns = []dataplane{s}
 	s.proxy.timing.released = time.Now().Add(1000 * 24 * time.Hour) // a garbage collection takes as long as the rest of a run
 	sink := s.proxy.Sink()
@@ -262,6 +270,11 @@ func (s *simulation) settle(rounds int) {
 			s.total.restarts++
 			s.start()
 			continue
+		}
+		for name, a := range s.proxy.planner.aside {
+			if a.reason == refused && !s.refused {
+				s.violate("%s is blamed for what is not its fault", name)
+			}
 		}
 		if s.proxy.tables.known && !s.proxy.drift.Load() {
 			if s.disturbed = s.incomplete != [2]bool{}; !s.disturbed {
@@ -307,7 +320,7 @@ func (s *simulation) Read(f nft.Family) (*nft.Content, error) {
 		s.logf("  read %s: %d elements listed as %d", f, len(c.Elements), len(out))
 		c.Elements = out
 		if !repeat {
-			s.incomplete[familyIndex(f)], s.disturbed = true, true
+			s.incomplete[familyIndex(f)], s.disturbed, s.refused = true, true, true
 		}
 	}
 	return c, nil
@@ -340,6 +353,7 @@ func (s *simulation) CommitAll(batches []*nft.Batch, done func(kernel.Committed)
 			case 2: // refused because of an element, for no reason that lasts
 				if e := b.Find(func(nft.Element) bool { return s.faults.IntN(3) == 0 }); e != nil {
 					s.logf("  commit: element refused")
+					s.refused = true
 					return &kernel.OpError{Op: "add elements", Family: b.Family(), Element: e, Errno: syscall.EINVAL}
 				}
 				fallthrough
@@ -520,6 +534,9 @@ func (s *simulation) fixedPoint() error {
 	for i, f := range nft.Families() {
 		had[i] = s.kernel.Read(f)
 		want[i] = fingerprint(had[i])
+		if _, ok := had[i].Chains["stranger"]; ok {
+			return fmt.Errorf("seed %d: %s: a chain that others added stays", s.seed, f)
+		}
 	}
 	s.logf("a restart at rest")
 	s.resting = true
