@@ -384,6 +384,9 @@ func TestTraceEnds(t *testing.T) {
 	if err := p.Kill(); err != nil {
 		t.Error(err)
 	}
+	if !lab.KernelAtLeast(5, 12) {
+		return // there the tables stay, without effect: TestTraceLeftovers
+	}
 	x.until("the kernel has removed the tables", func() bool { return x.tables() == 0 })
 	same("killed")
 }
@@ -408,6 +411,9 @@ func TestTraceLeftovers(t *testing.T) {
 	leave()
 	x.watch("tcp", "--timeout", "1m")
 	out := lab.Must(node.Run(x.bin, "cleanup", "--force"))(t)
+	if !lab.KernelAtLeast(5, 12) {
+		return // there a trace that runs cannot be told from a leftover
+	}
 	if n := x.tables(); n != 2 || strings.Count(out, "removed table") != 4 {
 		t.Errorf("%d tables are left after cleanup, which said:\n%s", n, out)
 	}
