@@ -168,7 +168,7 @@ func (b *beyond) startBoth(config routing.Config) {
 	lab.Must(lab.StartProxy(b.balancer, balancer))(b.t)
 	b.proxy = lab.Must(lab.StartProxy(b.node, own))(b.t)
 	want := -b.others
-	for _, on := range []bool{config.Steering.Enabled, config.HandOff.Local, config.HandOff.Cluster} {
+	for _, on := range []bool{config.Steering.Enabled, config.HandOff.Local, config.HandOff.Cluster || config.HandOff.HostClusterIPs} {
 		if on {
 			want += 2 // families
 		}

@@ -105,6 +105,48 @@ func TestHandoffCluster(t *testing.T) {
 	b.follow(s, hop{name: "no endpoint", from: client, to: s.nodePort, verdict: lab.Refused})
 }
 
+// TestHandoffHostClusterIPs: what processes of the node send to ClusterIPs goes to the balancer untranslated, and is balanced
+// there; what pods and clients send, and Services under internalTrafficPolicy Local or without endpoints, stay with the node.
+func TestHandoffHostClusterIPs(t *testing.T) {
+	b := newBeyond(t, func(c *routing.Config) {
+		c.Steering, c.HandOff.Local, c.HandOff.Cluster, c.HandOff.HostClusterIPs = routing.Steering{}, false, false, true
+	})
+	b.show()
+	client, node := b.Client(1).Host, b.node.Host
+
+	s := b.add(nil, b.here(b.Pod(3, 1)))
+	b.follow(s,
+		hop{name: "host to pod", from: node, to: s.vip, backend: "pod-3-1", source: "gateway",
+			node: "node>vip:80 vip:80>mp0", balancer: "mp0>vip:80 pod-3-1:8080>gateway"},
+		hop{name: "external to pod by NodePort", from: client, to: s.nodePort, backend: "pod-3-1", source: "mp0",
+			node: "client>node:np pod-3-1:8080>mp0", balancer: "mp0>pod-3-1:8080 pod-3-1:8080>mp0"})
+	for _, f := range lab.Families() {
+		b.explains(s.vip(f), lab.NodeIP(f, 1), "", "handOff.hostClusterIPs")
+		p := lab.Probe{From: node, Proto: lab.TCP, To: at(s.vip(f).Addr(), 81)}
+		if r := p.Send(); r.Verdict != lab.Refused {
+			t.Errorf("%s, unused port: %s", f, r)
+		}
+	}
+
+	s = b.add(nil, b.Node(2).Endpoint())
+	b.follow(s,
+		hop{name: "host to host endpoint on another node", from: node, to: s.vip, backend: "node-2", source: "gateway",
+			node: "node>vip:80 vip:80>mp0", balancer: "mp0>vip:80 node-2:8080>gateway"},
+		hop{name: "pod of the node", from: b.Pod(1, 1).Host, to: s.vip, backend: "node-2", source: "pod-1-1",
+			node: "pod-1-1>vip:80 node-2:8080>pod-1-1"})
+
+	s = b.add(nil, b.node.Endpoint())
+	b.follow(s, hop{name: "host to host endpoint on the same node", from: node, to: s.vip, backend: "node-1", source: "peer",
+		node: "node>vip:80 vip:80>mp0", balancer: "mp0>vip:80 node:8080>peer", back: "peer>node:8080 node:8080>peer"})
+
+	s = b.add(localITP, b.here(b.Pod(3, 1)))
+	b.follow(s, hop{name: "internalTrafficPolicy Local", from: node, to: s.vip, backend: "pod-3-1", source: "mp0",
+		node: "node>vip:80 pod-3-1:8080>mp0", balancer: "mp0>pod-3-1:8080 pod-3-1:8080>mp0"})
+	s = b.add(nil)
+	b.follow(s, hop{name: "no endpoint", from: node, to: s.vip, verdict: lab.Refused})
+	inStep(t, b.proxy)
+}
+
 // TestHandoffKeepsFlows: while a Service's endpoints change, datagram flows that are handed over or steered stay: their
 // endpoint is for the balancer to judge.
 func TestHandoffKeepsFlows(t *testing.T) {
@@ -295,7 +337,7 @@ func TestExternalBalancerSecondaryAddress(t *testing.T) {
 // for the balancer leaves the node by another device, from new flows or old; it is refused, metrics and explain give the
 // reason, and when the fault ends everything works again by itself.
 func TestExternalBalancerFaults(t *testing.T) {
-	b := newBeyond(t, nil)
+	b := newBeyond(t, func(c *routing.Config) { c.HandOff.HostClusterIPs = true })
 	b.show()
 	pod := b.here(b.Pod(3, 1))
 	cluster, local, steered := b.add(nil, pod), b.add(localETP, pod), b.add(localITP, pod)
@@ -313,6 +355,7 @@ func TestExternalBalancerFaults(t *testing.T) {
 	ways := []way{
 		{"ETP Cluster", b.Client(1).Host, cluster.nodePort}, {"ETP Local", b.Client(1).Host, local.nodePort},
 		{"ITP Local", b.node.Host, steered.vip}, {"NodePort from the node", b.node.Host, cluster.nodePort},
+		{"ClusterIP from the node", b.node.Host, cluster.vip},
 	}
 	each := func(do func(name string, p lab.Probe)) {
 		for _, w := range ways {

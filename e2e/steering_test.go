@@ -30,7 +30,7 @@ func TestSteering(t *testing.T) {
 			b.follow(s, hop{name: "host to local pod", from: node, to: s.vip, backend: "pod-3-1", source: "gateway",
 				node: "node>vip:80 vip:80>mp0", balancer: "mp0>vip:80 pod-3-1:8080>gateway"})
 			for _, f := range lab.Families() {
-				b.explains(s.vip(f), lab.NodeIP(f, 1), "", "left to the balancer behind the pod gateway")
+				b.explains(s.vip(f), lab.NodeIP(f, 1), "", "left to the balancer behind the device")
 			}
 
 			s = b.add(localITP, far)

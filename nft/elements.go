@@ -145,6 +145,8 @@ func appendSteering(out []Element, s *Service, f *Frontend) []Element {
 	switch key := appendFrontend(buf[:0], s.Proto, f); {
 	case f.Steered:
 		out = append(out, Element{Set: Steered, Key: string(key)})
+	case f.HandedOver:
+		out = append(out, Element{Set: HandedOver, Key: string(key)})
 	case f.HostEndpoint.IsValid():
 		out = append(out, Element{Set: HostEndpoints, Key: string(key), Data: string(appendEndpoint(nil, f.HostEndpoint))})
 	}

@@ -21,6 +21,9 @@ type ExternalBalancer struct {
 	// HandOff means that packets may be translated to ClusterIPs and are on their way to that balancer then: what was
 	// translated is not refused.
 	HandOff bool `json:"h,omitzero"`
+	// HostClusterIPs leaves what processes of the node send to HandedOver frontends to that balancer, unmarked: it takes the
+	// route of the service CIDR.
+	HostClusterIPs bool `json:"c,omitzero"`
 	// SteeringHop and HandOffHop are the next hops of that balancer. What is steered or handed over and has another route, as
 	// when the device is down, is refused: it would leave the node with a Service address as its destination.
 	SteeringHop netip.Addr `json:"x,omitzero"`
@@ -61,26 +64,43 @@ func setMark() expr.Any {
 	return &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}
 }
 
-// natOutput comes before the Services in nat-output: steered packets leave as they are, and where an endpoint is a process
-// of this node, processes of this node get that one.
-func (l lang) natOutput(b ExternalBalancer) []Rule {
-	if !b.Steering {
-		return nil
+// left is a set of ClusterIPs that are left to the balancer behind a device, which the packets leave by the next hop of.
+type left struct {
+	set  SetID
+	hop  netip.Addr
+	name string
+}
+
+// left lists what packets of processes of the node are not translated to.
+func (b ExternalBalancer) left() (out []left) {
+	if b.Steering {
+		out = append(out, left{Steered, b.SteeringHop, "steered"})
 	}
-	return []Rule{
-		{"steered", l.steered(verdict(expr.VerdictReturn, ""))},
-		{"to an endpoint of the node itself", l.dnat(HostEndpoints.String(), l.vip())},
+	if b.HostClusterIPs {
+		out = append(out, left{HandedOver, b.HandOffHop, "handed over"})
 	}
+	return out
+}
+
+// natOutput comes before the Services in nat-output: what is left to the balancer leaves as it is, and where an endpoint is a
+// process of this node, processes of this node get that one.
+func (l lang) natOutput(b ExternalBalancer) (rules []Rule) {
+	for _, x := range b.left() {
+		rules = append(rules, Rule{x.name, l.to(x.set, verdict(expr.VerdictReturn, ""))})
+	}
+	if b.Steering {
+		rules = append(rules, Rule{"to an endpoint of the node itself", l.dnat(HostEndpoints.String(), l.vip())})
+	}
+	return rules
 }
 
 // filterOutput comes before what refuses packets that were not translated.
 func (l lang) filterOutput(b ExternalBalancer) (rules []Rule) {
-	if b.Steering {
-		if b.SteeringHop.IsValid() {
-			rules = append(rules, Rule{NoBalancer, all(in(Steered.String(), l.vip()...), l.nexthopNot(b.SteeringHop),
-				one(&expr.Counter{}, goTo("refuse")))})
+	for _, x := range b.left() {
+		if x.hop.IsValid() {
+			rules = append(rules, Rule{NoBalancer, all(in(x.set.String(), l.vip()...), l.nexthopNot(x.hop), one(&expr.Counter{}, goTo("refuse")))})
 		}
-		rules = append(rules, Rule{"steered", l.steered(verdict(expr.VerdictReturn, ""))})
+		rules = append(rules, Rule{x.name, l.to(x.set, verdict(expr.VerdictReturn, ""))})
 	}
 	return append(rules, l.handedOver(b)...)
 }
@@ -121,11 +141,11 @@ func (l lang) nexthopNot(hop netip.Addr) []expr.Any {
 	return []expr.Any{&expr.Rt{Register: reg0, Key: k}, notEqual(appendAddr(nil, hop))}
 }
 
-// sources chooses the source of what leaves for the balancer behind the device, or comes from it. Steered packets get the
-// address of the device, as all that processes of the node send through it on their own.
+// sources chooses the source of what leaves for the balancer behind the device, or comes from it. What is left to it gets
+// the address of the device, as all that processes of the node send through it on their own.
 func (l lang) sources(b ExternalBalancer) (rules []Rule) {
-	if b.Steering {
-		rules = append(rules, Rule{"steered", l.steered(masquerade())})
+	for _, x := range b.left() {
+		rules = append(rules, Rule{x.name, l.to(x.set, masquerade())})
 	}
 	if b.Subnet.IsValid() {
 		rules = append(rules, Rule{"masquerade subnet", all(l.from(b.Subnet), oifnameNot(b.Device), one(masquerade()))})
@@ -135,9 +155,9 @@ func (l lang) sources(b ExternalBalancer) (rules []Rule) {
 
 func masquerade() expr.Any { return &expr.Masq{FullyRandom: true} }
 
-// steered matches packets to a steered frontend.
-func (l lang) steered(then expr.Any) []expr.Any {
-	return append(in(Steered.String(), l.vip()...), then)
+// to matches packets to a VIP of a set.
+func (l lang) to(set SetID, then expr.Any) []expr.Any {
+	return append(in(set.String(), l.vip()...), then)
 }
 
 // from matches sources in a prefix.

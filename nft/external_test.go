@@ -25,6 +25,7 @@ func externalConfigs() []Config {
 			Steering: true, Mark: 0x1745ec, Mask: ^uint32(0), HandOff: true, SteeringHop: netip.MustParseAddr("10.244.1.1"),
 			HandOffHop: netip.MustParseAddr("10.244.1.2"), Virtual: netip.MustParseAddr("169.254.169.3"),
 		}},
+		{MasqueradeBit: 14, Pods: pods, External: ExternalBalancer{HostClusterIPs: true, HandOffHop: netip.MustParseAddr("10.244.1.2")}},
 	}
 }
 

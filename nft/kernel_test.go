@@ -50,6 +50,7 @@ func sample(f Family) []*Service {
 			Affinity: 3 * time.Hour, AffinityIDs: [2]uint32{1, 2}},
 		{Name: "default/steered:http", Proto: TCP, Frontends: []Frontend{{Kind: ClusterIP, Addr: vip(6), Port: 80, Local: true, Steered: true}},
 			Local: three[:1], Hairpin: three[:1], Served: true},
+		{Name: "default/handed:http", Proto: TCP, Frontends: []Frontend{{Kind: ClusterIP, Addr: vip(8), Port: 80, HandedOver: true}}, Cluster: three, Served: true},
 		{Name: "default/host:http", Proto: UDP, Frontends: []Frontend{{Kind: ClusterIP, Addr: vip(7), Port: 80, Local: true, HostEndpoint: three[1]}},
 			Local: three[:2], Hairpin: three[:2], Served: true},
 	}

@@ -63,6 +63,8 @@ func randomService(r *rand.Rand, f Family, i int) *Service {
 	switch r.IntN(4) {
 	case 0:
 		s.Frontends[0].Steered = true
+	case 2:
+		s.Frontends[0].HandedOver = true
 	case 1:
 		s.Frontends[0].HostEndpoint = endpointAt(f, 4000+r.IntN(3))
 	}

@@ -56,10 +56,11 @@ type Frontend struct {
 	// Restricted admits only Sources, which then must be masked and distinct.
 	Restricted bool
 	Sources    []netip.Prefix
-	// Steered leaves what processes of the node send to a ClusterIP to another balancer; HostEndpoint, if it is valid, is
-	// where they are led instead of an endpoint of the view. Both take effect with ExternalBalancer.Steering, and not both at once.
-	Steered      bool
-	HostEndpoint netip.AddrPort
+	// Steered and HandedOver leave what processes of the node send to a ClusterIP to another balancer; HostEndpoint, if it is
+	// valid, is where they are led instead of an endpoint of the view. At most one is set. HandedOver takes effect with
+	// ExternalBalancer.HostClusterIPs, the others with ExternalBalancer.Steering.
+	Steered, HandedOver bool
+	HostEndpoint        netip.AddrPort
 }
 
 // Range is an inclusive range of addresses of one family.
@@ -194,7 +195,7 @@ func frontendSize(f *Frontend) int {
 	if f.Restricted {
 		n += 1 + len(f.Sources)
 	}
-	if f.Steered || f.HostEndpoint.IsValid() {
+	if f.Steered || f.HandedOver || f.HostEndpoint.IsValid() {
 		n++
 	}
 	return n

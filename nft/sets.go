@@ -54,6 +54,9 @@ const (
 	// those that an endpoint of the node itself serves to them. Both are empty without ExternalBalancer.Steering.
 	Steered
 	HostEndpoints
+	// HandedOver are ClusterIPs that the balancer behind the hand-off device serves to processes of the node. It is empty without
+	// ExternalBalancer.HostClusterIPs.
+	HandedOver
 	// StickyDraws maps the program of a sticky view to the draw among its endpoints: how many there are is data, so that
 	// no rule of a sticky view follows its endpoints.
 	StickyDraws
@@ -145,6 +148,7 @@ func (id SetID) spec() setSpec {
 			ServiceCIDRs:            {name: "service-cidrs", key: addr, interval: true},
 			Steered:                 {name: "steered", key: vip, comment: "left to the balancer behind the pod gateway"},
 			HostEndpoints:           {name: "host-endpoints", key: vip, data: endpoint, comment: "VIP to endpoint on the node itself"},
+			HandedOver:              {name: "handed-over", key: vip, comment: "left to the balancer behind the hand-off device"},
 			StickyDraws:             {name: "sticky-draws", key: program, data: program, comment: "sticky program to the draw of its endpoints"},
 			Connections:             {name: "connections", key: vip, counting: true, comment: "new connections to VIPs"},
 			NodePortConnections:     {name: "nodeport-connections", key: port, counting: true, comment: "new connections to NodePorts"},

@@ -142,7 +142,7 @@ func flowAddr(f nft.Family, a netip.Addr) netip.Addr {
 }
 
 // flowChangesOf are the frontends of a port in the terms of conntrack, with what they offer. Flows may also go to what
-// the port is handed over to, and those of a steered frontend are translated elsewhere.
+// the port is handed over to, and those that are left to another balancer are translated elsewhere.
 func flowChangesOf(port *services.Port) []ctsync.Change {
 	if port == nil {
 		return nil
@@ -156,7 +156,7 @@ func flowChangesOf(port *services.Port) []ctsync.Change {
 		f := &port.Frontends[i]
 		out = append(out, ctsync.Change{
 			Frontend:  ctsync.Frontend{Addr: flowAddr(port.Family, f.Addr), Port: f.Port, Proto: port.Proto},
-			Endpoints: good, Unready: port.Unready, Untranslated: f.Steered,
+			Endpoints: good, Unready: port.Unready, Untranslated: f.Steered || f.HandedOver,
 		})
 	}
 	return out

@@ -277,7 +277,7 @@ func (in *nodeInputs) external(f nft.Family) (out services.External) {
 	if !c.HandOff.Enabled || !hasFamily(c.HandOff.Gateways, f) && !subnet(c, f).IsValid() {
 		return out
 	}
-	out.Cluster = c.HandOff.Cluster
+	out.Cluster, out.HostClusterIPs = c.HandOff.Cluster, c.HandOff.HostClusterIPs
 	for _, a := range c.HandOff.Virtual {
 		if c.HandOff.Local && nft.FamilyOf(a) == f {
 			out.Virtual = a
@@ -289,13 +289,13 @@ func (in *nodeInputs) external(f nft.Family) (out services.External) {
 // externalRules is what the rules do for it.
 func (in *nodeInputs) externalRules(f nft.Family) nft.ExternalBalancer {
 	c, what := &in.config.Own.Routing, in.external(f)
-	out := nft.ExternalBalancer{HandOff: what.Cluster || what.Virtual.IsValid()}
+	out := nft.ExternalBalancer{HandOff: what.Cluster || what.Virtual.IsValid(), HostClusterIPs: what.HostClusterIPs}
 	if what.Steering {
 		out.Steering, out.Mark, out.Mask = true, c.Steering.Mark, c.Steering.Mask
 		hop, _ := c.SteeringGateway(nl.Family(f))
 		out.SteeringHop = hop.Addr
 	}
-	if out.HandOff {
+	if out.HandOff || out.HostClusterIPs {
 		hop, _ := c.HandOffGateway(nl.Family(f))
 		out.HandOffHop, out.Virtual = hop.Addr, what.Virtual
 	}

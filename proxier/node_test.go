@@ -40,6 +40,8 @@ func TestExternalFromConfig(t *testing.T) {
 			services.External{Cluster: true}, nft.ExternalBalancer{HandOff: true, HandOffHop: hops[0].Addr}, true},
 		{"hand-off, Local, of one family", routing.Config{Subnets: []netip.Prefix{subnet}, HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
 			services.External{Virtual: etp}, nft.ExternalBalancer{HandOff: true, HandOffHop: dot4, Virtual: etp}, false},
+		{"hand-off of ClusterIPs of the node", routing.Config{HandOff: routing.HandOff{Enabled: true, Device: "mp0", HostClusterIPs: true, Gateways: hops}},
+			services.External{HostClusterIPs: true}, nft.ExternalBalancer{HostClusterIPs: true, HandOffHop: hops[0].Addr}, true},
 		{"masquerade at the hand-off device", routing.Config{Subnets: []netip.Prefix{subnet}, Device: "eth0", Masquerade: routing.Masquerade{Enabled: true},
 			HandOff: routing.HandOff{Enabled: true, Device: "mp0", Local: true}},
 			services.External{Virtual: etp}, nft.ExternalBalancer{HandOff: true, HandOffHop: dot4, Virtual: etp, Subnet: subnet, Device: "mp0"}, false},

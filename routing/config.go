@@ -105,9 +105,15 @@ type HandOff struct {
 	// Cluster hands over traffic under externalTrafficPolicy Cluster: it is DNATed to the ClusterIP, and the
 	// service CIDRs are routed to the balancer, for host processes too.
 	Cluster bool `json:"cluster,omitempty"`
+	// HostClusterIPs hands over what processes of the node send to ClusterIPs: it is not translated, and the service CIDRs
+	// are routed to the balancer. ClusterIPs under internalTrafficPolicy Local stay with Steering or the node.
+	HostClusterIPs bool `json:"hostClusterIPs,omitempty"`
 	// Peers are addresses that the balancer uses as sources towards this node (hairpin).
 	Peers []NextHop `json:"peers,omitempty"`
 }
+
+// routesServices reports whether the service CIDRs are routed to the balancer.
+func (h HandOff) routesServices() bool { return h.Enabled && (h.Cluster || h.HostClusterIPs) }
 
 // NextHop is an address behind a device. With a MAC it needs no address resolution and no covering prefix: it
 // becomes a permanent neighbour, and routes through it are on link.
@@ -323,8 +329,8 @@ func (c Config) checkModes(found *problems) {
 		if h.Device == "" {
 			found.conflict("hand-off names no device: set handOff.device to the one the balancer sits behind")
 		}
-		if !h.Local && !h.Cluster {
-			found.conflict("hand-off is given no traffic: set handOff.local, handOff.cluster or both")
+		if !h.Local && !h.routesServices() {
+			found.conflict("hand-off is given no traffic: set handOff.local, handOff.cluster or handOff.hostClusterIPs")
 		}
 	}
 }

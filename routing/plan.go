@@ -37,7 +37,7 @@ func Plan(c Config, s State, known map[string]int) Result {
 	if !c.Enabled() {
 		return Result{Want: p.want, Devices: p.devices}
 	}
-	if len(c.ServiceCIDRs) == 0 && (c.Reach.Enabled || c.Steering.Enabled || c.HandOff.Enabled && c.HandOff.Cluster) {
+	if len(c.ServiceCIDRs) == 0 && (c.Reach.Enabled || c.Steering.Enabled || c.HandOff.routesServices()) {
 		p.found.waiting("no service CIDR is known, so no Service address is routed: create ServiceCIDR objects or set serviceCIDRs")
 	}
 	for _, f := range nl.Families() {
@@ -189,8 +189,8 @@ func (p *planner) checkVirtual(v netip.Addr) bool {
 	return true
 }
 
-// serviceRoutes plans the routes of the service CIDRs in the main table. With hand-off of the Cluster class they
-// lead to the balancer, where DNATed packets must go; otherwise to the next hop that belongs to no machine.
+// serviceRoutes plans the routes of the service CIDRs in the main table. With hand-off of the Cluster class or
+// of what processes of the node send they lead to the balancer; otherwise to the next hop that belongs to no machine.
 func (p *planner) serviceRoutes(f Family) {
 	if !p.mayServe(f) {
 		return
@@ -199,7 +199,7 @@ func (p *planner) serviceRoutes(f Family) {
 	var link Link
 	var ok bool
 	switch {
-	case p.c.HandOff.Enabled && p.c.HandOff.Cluster:
+	case p.c.HandOff.routesServices():
 		if hop, ok = p.balancer(f); !ok {
 			return
 		}

@@ -305,7 +305,7 @@ func TestRefused(t *testing.T) {
 		{"hand-off without device", handOffConfig(), func(c *Config, _ *State) { c.HandOff.Device = "" },
 			"hand-off names no device: set handOff.device to the one the balancer sits behind"},
 		{"hand-off without traffic", handOffConfig(), func(c *Config, _ *State) { c.HandOff.Local, c.HandOff.Cluster = false, false },
-			"hand-off is given no traffic: set handOff.local, handOff.cluster or both"},
+			"hand-off is given no traffic: set handOff.local, handOff.cluster or handOff.hostClusterIPs"},
 		{"virtual address in the service CIDR", handOffConfig(), func(c *Config, _ *State) { c.HandOff.Virtual = addrs("10.96.1.1") },
 			"virtual address 10.96.1.1 lies in 10.96.0.0/16: choose another one (handOff.virtual)"},
 		{"virtual address is the node's", handOffConfig(), func(c *Config, _ *State) { c.HandOff.Virtual = addrs("172.18.0.3") },

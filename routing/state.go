@@ -83,7 +83,7 @@ type Lookup struct {
 // interface has it either. c must be normalized.
 func (c Config) Lookups() (out []Lookup) {
 	for _, p := range c.ServiceCIDRs {
-		if c.Reach.Enabled || c.HandOff.Enabled && c.HandOff.Cluster {
+		if c.Reach.Enabled || c.HandOff.routesServices() {
 			out = append(out, Lookup{Dst: p.Addr()})
 		}
 		if c.Steering.Enabled {

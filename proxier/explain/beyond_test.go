@@ -19,6 +19,8 @@ func beyondServices(f nft.Family) []*nft.Service {
 	}
 	steered, host := vip(1, true), vip(2, true)
 	steered.Steered, host.HostEndpoint = true, ap(f, "172.18.0.2:8080")
+	handed := vip(5, false)
+	handed.HandedOver = true
 	own := eps(f, "10.244.0.1:8080")
 	np := func(p uint16, local bool) nft.Frontend {
 		return nft.Frontend{Kind: nft.NodePort, Port: p, Local: local}
@@ -28,6 +30,7 @@ func beyondServices(f nft.Family) []*nft.Service {
 		{Name: "default/host:http", Proto: nft.TCP, Served: true, Local: own, Frontends: []nft.Frontend{host}},
 		{Name: "default/handed:http", Proto: nft.TCP, Served: true, Cluster: own, Frontends: []nft.Frontend{vip(3, false)}},
 		{Name: "default/handed:http", Proto: nft.TCP, Served: true, Cluster: eps(f, "10.96.0.3:80"), Frontends: []nft.Frontend{np(30003, false)}},
+		{Name: "default/host-handed:http", Proto: nft.TCP, Served: true, Cluster: own, Frontends: []nft.Frontend{handed}},
 		{Name: "default/local:http", Proto: nft.TCP, Served: true, Cluster: own, Frontends: []nft.Frontend{vip(4, false)}},
 		{Name: "default/local:http", Proto: nft.TCP, Served: true, Cluster: own, Local: eps(f, "169.254.169.3:30004"),
 			Frontends: []nft.Frontend{np(30004, true)}},
@@ -39,7 +42,7 @@ func TestExplainBeyond(t *testing.T) {
 	for _, f := range nft.Families() {
 		cfg := config()
 		hop := in(f, "10.244.0.99")
-		cfg.External = nft.ExternalBalancer{Steering: true, Mark: 0x1745ec, Mask: ^uint32(0), HandOff: true,
+		cfg.External = nft.ExternalBalancer{Steering: true, Mark: 0x1745ec, Mask: ^uint32(0), HandOff: true, HostClusterIPs: true,
 			SteeringHop: hop, HandOffHop: hop, Virtual: in(f, "169.254.169.3"),
 			Subnet: netip.PrefixFrom(in(f, "169.254.169.0"), in(f, "0.0.0.0").BitLen()-3), Device: "mp0"}
 		s := nft.Model(f, cfg, beyondServices(f), nodeElements(f))
@@ -48,6 +51,8 @@ func TestExplainBeyond(t *testing.T) {
 			{nft.TCP, "10.96.0.1:80", pod, "veth0", Delivered, "none", "10.244.0.1:8080", "default/steered:http", "only endpoints on this node"},
 			{nft.TCP, "10.96.0.2:80", nodeIP, "", Delivered, "none", "172.18.0.2:8080", "default/host:http", "a process of this node"},
 			{nft.TCP, "10.96.0.3:80", nodeIP, "", Delivered, "all", "10.244.0.1:8080", "default/handed:http", "the only endpoint"},
+			{nft.TCP, "10.96.0.5:80", nodeIP, "", Steered, "", "", "default/host-handed:http", "left to the balancer behind the device, which handOff.hostClusterIPs"},
+			{nft.TCP, "10.96.0.5:80", pod, "veth0", Delivered, "none", "10.244.0.1:8080", "default/host-handed:http", "the only endpoint"},
 			{nft.TCP, "172.18.0.2:30003", client, "eth0", Delivered, "all", "10.96.0.3:80", "default/handed:http", "handed over to the balancer"},
 			{nft.TCP, "172.18.0.2:30004", client, "eth0", Delivered, "none", "169.254.169.3:30004", "default/local:http", "handed over to the balancer"},
 			{nft.TCP, "172.18.0.2:30004", pod, "veth0", Delivered, "none", "10.244.0.1:8080", "default/local:http", "as from inside the cluster"},
@@ -63,6 +68,7 @@ func TestExplainBeyond(t *testing.T) {
 		away.NextHop = func(netip.Addr, uint32) netip.Addr { return in(f, "172.18.0.1") }
 		for _, c := range []scenario{
 			{nft.TCP, "10.96.0.1:80", nodeIP, "", Refused, "", "", "default/steered:http", "no route to the balancer behind the device"},
+			{nft.TCP, "10.96.0.5:80", nodeIP, "", Refused, "", "", "default/host-handed:http", "no route to the balancer behind the device"},
 			{nft.TCP, "172.18.0.2:30003", client, "eth0", Refused, "none", "10.96.0.3:80", "default/handed:http", "no route to the balancer behind the device"},
 			{nft.TCP, "172.18.0.2:30004", client, "eth0", Refused, "none", "169.254.169.3:30004", "default/local:http", "no route to the balancer behind the device"},
 			{nft.TCP, "10.96.0.3:80", nodeIP, "", Delivered, "all", "10.244.0.1:8080", "default/handed:http", "the only endpoint"},

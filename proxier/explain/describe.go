@@ -163,7 +163,7 @@ func (b *branch) places() (out []Place) {
 func (d *Describer) steps(b *branch) []Step {
 	all := b.steps()
 	frontends := []nft.SetID{nft.Services, nft.NodePorts, nft.RejectServices, nft.DropServices, nft.RejectNodePorts, nft.DropNodePorts,
-		nft.Restricted, nft.Steered, nft.HostEndpoints}
+		nft.Restricted, nft.Steered, nft.HandedOver, nft.HostEndpoints}
 	for _, s := range all {
 		for i := range s.hits {
 			id, ok := nft.ParseSet(s.hits[i].set)
@@ -232,7 +232,7 @@ func (d *Describer) text(s *step) string {
 		return d.sticky(s)
 	case s.comment == nft.NoBalancer:
 		return "the node has no route to the balancer behind the device, which is down or missing: refused, so that the packet does not leave by another device"
-	case s.has(nft.Steered):
+	case s.has(nft.Steered, nft.HandedOver):
 		return d.steered(s)
 	case s.has(nft.HostEndpoints):
 		return "internalTrafficPolicy is Local, and the endpoint is a process of this node, which gets the packet directly"
@@ -271,11 +271,13 @@ func quoted(comment string) string {
 	return fmt.Sprintf(" (%q)", comment)
 }
 
-// steered is about the rules for what the balancer behind the pod gateway serves.
+// steered is about the rules for what is left to the balancer behind a device.
 func (d *Describer) steered(s *step) string {
 	switch {
 	case s.action.masquerade:
 		return "masqueraded: the balancer sees the node's address on the device"
+	case s.chain == "nat-output" && s.has(nft.HandedOver):
+		return fmt.Sprintf("%s: left to the balancer behind the device, which handOff.hostClusterIPs sends it to", d.addressed())
 	case s.action.verdict == leave:
 		return ""
 	}

@@ -63,7 +63,7 @@ const (
 	Untouched Outcome = "untouched"
 	// Unroutable means that the node has no route for it: it does not reach the rules, or not the endpoint.
 	Unroutable Outcome = "unroutable"
-	// Steered means that it is left to the balancer behind the pod gateway, which chooses the endpoint (docs/routing.md).
+	// Steered means that it is left to the balancer behind the device, which chooses the endpoint (docs/routing.md).
 	Steered Outcome = "steered"
 	// Mixed means that it depends on the endpoint that is drawn.
 	Mixed Outcome = "mixed"

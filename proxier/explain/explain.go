@@ -95,7 +95,7 @@ func (d *Describer) candidate(b *branch) Candidate {
 				c.Outcome = Unroutable
 			}
 		}
-	case slices.ContainsFunc(steps, func(s *step) bool { return s.has(nft.Steered) }):
+	case slices.ContainsFunc(steps, func(s *step) bool { return s.has(nft.Steered, nft.HandedOver) }):
 		c.Outcome = Steered
 	}
 	for _, s := range steps {
@@ -135,7 +135,7 @@ func (d *Describer) summary(out *Explanation, b *branch) string {
 	case Unroutable:
 		return fmt.Sprintf("%s: goes to %s, but the node has no route there", what, endpoints)
 	case Steered:
-		return fmt.Sprintf("%s: left to the balancer behind the pod gateway, which chooses the endpoint", what)
+		return fmt.Sprintf("%s: left to the balancer behind the device, which chooses the endpoint", what)
 	case Mixed:
 		return fmt.Sprintf("%s: what happens depends on the endpoint drawn", what)
 	}

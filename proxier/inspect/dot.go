@@ -155,7 +155,7 @@ func (f *Frontend) programLines() []string {
 		lines = append(lines, "handed over to "+f.HandedTo)
 	}
 	if f.Steered {
-		lines = append(lines, "this node's own packets:", "left to the gateway")
+		lines = append(lines, "this node's own packets:", "left to the balancer behind the device")
 	}
 	if f.HostEndpoint != "" {
 		lines = append(lines, "this node's own packets:", "to "+f.HostEndpoint)

@@ -134,7 +134,7 @@ func (f *frontend) add(e *nft.Element, d *nft.Decoded) {
 		f.dropped = true
 	case nft.Restricted:
 		f.restricted = true
-	case nft.Steered:
+	case nft.Steered, nft.HandedOver:
 		f.steered = true
 	case nft.HostEndpoints:
 		f.hostEndpoint = d.Endpoint

@@ -16,6 +16,8 @@ import (
 type External struct {
 	// Steering leaves what processes of the node send to a ClusterIP under internalTrafficPolicy Local to it.
 	Steering bool
+	// HostClusterIPs leaves what processes of the node send to any other ClusterIP that has endpoints to it.
+	HostClusterIPs bool
 	// Cluster hands over what comes to external addresses and NodePorts under externalTrafficPolicy Cluster: it is
 	// translated to the ClusterIP.
 	Cluster bool
@@ -39,6 +41,12 @@ func leave(in *Input, ports []Port) []Port {
 		external := in.Options.external(ports[i].Family)
 		if external.Steering {
 			steer(in.Node.Own, &ports[i])
+		}
+		if external.HostClusterIPs && len(ports[i].Cluster) > 0 {
+			for j := range ports[i].Frontends {
+				f := &ports[i].Frontends[j]
+				f.HandedOver = f.Kind == nft.ClusterIP && !f.Local
+			}
 		}
 		if !external.Cluster && !external.Virtual.IsValid() {
 			continue

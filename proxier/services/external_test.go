@@ -68,6 +68,12 @@ func TestExternal(t *testing.T) {
 		{"Cluster, not wanted", func(in *Input) { in.Options.External[0].Cluster, in.Options.External[1].Cluster = false, false }, false, false, false, "12", ""},
 		{"Cluster of a Local ClusterIP", func(in *Input) { in.Service.InternalLocal = true }, true, false, false, "12", "1"},
 		{"Cluster, ClusterIP lost", func(in *Input) { in.Lost = func(c Claim) bool { return c.Addr == address(c.Family, 96, 1) } }, false, false, false, "12", ""},
+		{"host", func(in *Input) {
+			in.Options.External = [2]External{{HostClusterIPs: true}, {HostClusterIPs: true}}
+		}, false, false, false, "12", ""},
+		{"not to the host, ClusterIP Local", func(in *Input) {
+			in.Options.External, in.Service.InternalLocal = [2]External{{HostClusterIPs: true}, {HostClusterIPs: true}}, true
+		}, false, false, false, "12", "1"},
 		{"Cluster, without endpoints", func(in *Input) { in.Slices = nil }, false, false, false, "", ""},
 		{"Cluster, of the node itself", ownEndpoint, false, false, true, "C", ""},
 		{"Local", func(in *Input) { in.Service.ExternalLocal = true }, false, false, true, "12", "V"},
@@ -99,6 +105,9 @@ func TestExternal(t *testing.T) {
 				}
 				if c := clusterIP(inside); c != nil && (c.Steered != tt.steered || c.HostEndpoint.IsValid() != tt.hostEnd) {
 					t.Errorf("%s: steered %v, host endpoint %v", f, c.Steered, c.HostEndpoint)
+				}
+				if c := clusterIP(inside); c != nil && c.HandedOver != strings.HasPrefix(tt.name, "host") {
+					t.Errorf("%s: handed over %v", f, c.HandedOver)
 				}
 				if got := letters(f, outside.Cluster); got != tt.cluster {
 					t.Errorf("%s: cluster view %q, want %q", f, got, tt.cluster)
