@@ -86,7 +86,7 @@ func (b ExternalBalancer) left() (out []left) {
 // process of this node, processes of this node get that one.
 func (l lang) natOutput(b ExternalBalancer) (rules []Rule) {
 	for _, x := range b.left() {
-		rules = append(rules, Rule{x.name, l.to(x.set, verdict(expr.VerdictReturn, ""))})
+		rules = append(rules, Rule{x.name, all(in(x.set.String(), l.vip()...), one(verdict(expr.VerdictReturn, "")))})
 	}
 	if b.Steering {
 		rules = append(rules, Rule{"to an endpoint of the node itself", l.dnat(HostEndpoints.String(), l.vip())})
@@ -100,7 +100,7 @@ func (l lang) filterOutput(b ExternalBalancer) (rules []Rule) {
 		if x.hop.IsValid() {
 			rules = append(rules, Rule{NoBalancer, all(in(x.set.String(), l.vip()...), l.nexthopNot(x.hop), one(&expr.Counter{}, goTo("refuse")))})
 		}
-		rules = append(rules, Rule{x.name, l.to(x.set, verdict(expr.VerdictReturn, ""))})
+		rules = append(rules, Rule{x.name, all(in(x.set.String(), l.vip()...), one(verdict(expr.VerdictReturn, "")))})
 	}
 	return append(rules, l.handedOver(b)...)
 }
@@ -145,28 +145,15 @@ func (l lang) nexthopNot(hop netip.Addr) []expr.Any {
 // the address of the device, as all that processes of the node send through it on their own.
 func (l lang) sources(b ExternalBalancer) (rules []Rule) {
 	for _, x := range b.left() {
-		rules = append(rules, Rule{x.name, l.to(x.set, masquerade())})
+		rules = append(rules, Rule{x.name, all(in(x.set.String(), l.vip()...), one(masquerade()))})
 	}
-	if b.Subnet.IsValid() {
-		rules = append(rules, Rule{"masquerade subnet", all(l.from(b.Subnet), oifnameNot(b.Device), one(masquerade()))})
+	if p := b.Subnet; p.IsValid() {
+		device := make([]byte, unix.IFNAMSIZ)
+		copy(device, b.Device)
+		rules = append(rules, Rule{"masquerade subnet", all(key([]load{l.saddr()}), one(l.maskAt(reg0, p.Bits()), equal(appendAddr(nil, p.Masked().Addr())),
+			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg0}, notEqual(device), masquerade()))})
 	}
 	return rules
 }
 
 func masquerade() expr.Any { return &expr.Masq{FullyRandom: true} }
-
-// to matches packets to a VIP of a set.
-func (l lang) to(set SetID, then expr.Any) []expr.Any {
-	return append(in(set.String(), l.vip()...), then)
-}
-
-// from matches sources in a prefix.
-func (l lang) from(p netip.Prefix) []expr.Any {
-	return append(key([]load{l.saddr()}), l.maskAt(reg0, p.Bits()), equal(appendAddr(nil, p.Masked().Addr())))
-}
-
-func oifnameNot(name string) []expr.Any {
-	b := make([]byte, unix.IFNAMSIZ)
-	copy(b, name)
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg0}, notEqual(b)}
-}

@@ -80,7 +80,7 @@ func Skeleton(f Family, c Config, lengths []int) []Chain {
 	l := lang{f}
 	chains := []Chain{
 		{Name: configChain, Data: encodeData(c), Rules: []Rule{{"", all(key([]load{meta(expr.MetaKeyMARK)}), one(
-			mask(^c.mark(), c.mark()), &expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}))}}},
+			mask(^c.mark(), c.mark()), setMark()))}}},
 		{Name: balancerChain, Data: c.External.encode(), Rules: refuse(f)},
 	}
 	for _, k := range []Kind{KindAffinity, KindNodePortAffinity} {
@@ -298,8 +298,7 @@ func (l lang) postrouting(c Config) []Rule {
 	return append([]Rule{
 		{"our scratch register", all(dnated(), one(immediate(0), setPriority()))},
 		{"", all(key([]load{meta(expr.MetaKeyMARK)}), one(mask(c.mark(), 0), equal(native(c.mark()))),
-			key([]load{meta(expr.MetaKeyMARK)}), one(mask(^uint32(0), c.mark()),
-				&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg0}, masquerade()))},
+			key([]load{meta(expr.MetaKeyMARK)}), one(mask(^uint32(0), c.mark()), setMark(), masquerade()))},
 		{"hairpin", all(dnated(), in(Hairpin.String(), endpoint...), one(masquerade()))},
 	}, l.sources(c.External)...)
 }

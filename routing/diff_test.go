@@ -5,6 +5,7 @@ package routing_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -113,7 +114,7 @@ func TestDiffLaws(t *testing.T) {
 				changed++
 			}
 		}
-		if !now.Equal(expect) {
+		if !maps.Equal(now, expect) {
 			t.Fatalf("(-want +got):\n%s", cmp.Diff(lines(expect, IndexName), lines(now, IndexName)))
 		}
 		if len(ops) > changed {

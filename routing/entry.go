@@ -187,9 +187,6 @@ func (s Set) Has(e Entry) bool { _, ok := s[e]; return ok }
 // Clone returns a copy that shares nothing with s and is not nil.
 func (s Set) Clone() Set { return NewSet(slices.Collect(maps.Keys(s))...) }
 
-// Equal reports whether both hold the same entries.
-func (s Set) Equal(o Set) bool { return maps.Equal(s, o) }
-
 // Sorted returns the entries in the order in which they would be added (see rank).
 func (s Set) Sorted() []Entry { return slices.SortedFunc(maps.Keys(s), rank) }
 

@@ -6,6 +6,7 @@ package routing_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -210,7 +211,7 @@ func TestKernelReplaces(t *testing.T) {
 			if _, err := k.Apply(context.Background(), s.Ours, ops, s.Name); err != nil {
 				t.Fatalf("step %d of %s: %v", i, f.dst, err)
 			}
-			if s = n.read(k); !s.Ours.Equal(want) {
+			if s = n.read(k); !maps.Equal(s.Ours, want) {
 				t.Fatalf("step %d of %s (-want +kernel):\n%s", i, f.dst, cmp.Diff(lines(want, s.Name), lines(s.Ours, s.Name)))
 			}
 		}
@@ -248,7 +249,7 @@ func TestKernelPartialFailure(t *testing.T) {
 	if !strings.Contains(err.Error(), "add route 10.96.0.0/16 via 169.254.169.4 dev eth0 onlink src 172.18.0.3 metric 1024: file exists") {
 		t.Errorf("the slot of others is not named: %v", err)
 	}
-	if s := n.read(k); !s.Have().Equal(now) {
+	if s := n.read(k); !maps.Equal(s.Have(), now) {
 		t.Errorf("(-kernel +told):\n%s", cmp.Diff(lines(s.Have(), s.Name), lines(now, s.Name)))
 	}
 	for e := range good {

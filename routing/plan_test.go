@@ -6,6 +6,7 @@ package routing_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -489,7 +490,7 @@ func TestPlanFollowsRenamedDevice(t *testing.T) {
 	s = worker()
 	mutable(&s, "mp0").Name = "old0"
 	r = Plan(c, s, r.Devices)
-	if !r.Want.Equal(before) {
+	if !maps.Equal(r.Want, before) {
 		t.Errorf("entries changed when the device was renamed:\n%s", lines(r.Want, s.Name))
 	}
 	if got, want := problemLines(r.Problems), "note: device mp0 is now called old0: change steering.device before the next start\n"; got != want {
@@ -508,7 +509,7 @@ func TestPlanFollowsRenamedDevice(t *testing.T) {
 	}
 
 	r = Plan(c, worker(), map[string]int{"mp0": 77})
-	if !r.Want.Equal(before) {
+	if !maps.Equal(r.Want, before) {
 		t.Error("a stale memory of an index beats the name")
 	}
 }

@@ -46,15 +46,24 @@ func manage(t testing.TB, n *node, c Config) *running {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	select {
-	case <-m.Synced():
-	case err := <-done:
-		done <- err
-		t.Fatalf("Run ended: %v", err)
-	case <-time.After(soon):
-		t.Fatalf("not in sync: %+v", m.Stats())
+	for end := time.Now().Add(soon); !complete(m); time.Sleep(time.Millisecond) {
+		select {
+		case err := <-done:
+			done <- err
+			t.Fatalf("Run ended: %v", err)
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not in sync: %+v", m.Stats())
+		}
 	}
 	return &running{n, m, n.kernel(), must(c.Normalize())}
+}
+
+// complete reports whether a round without a refusal was made.
+func complete(m *Manager) bool {
+	s := m.Stats()
+	return s.Rounds > 0 && s.Failed == 0
 }
 
 // testLog discards, unless ROUTING_LOG is set.
@@ -384,7 +393,9 @@ func TestRestartIsSilent(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- m.Run(ctx) }()
-	<-m.Synced()
+	for !complete(m) {
+		time.Sleep(time.Millisecond)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)

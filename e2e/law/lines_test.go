@@ -22,8 +22,8 @@ import (
 // has become shorter, lower its number in the same commit.
 var maxLines = map[string]int{
 	"cmd/nftproxy":      2650,
-	"ctsync":            680,
-	"ctsync/kernel":     920,
+	"ctsync":            660,
+	"ctsync/kernel":     890,
 	"internal":          470,
 	"nft":               4620,
 	"nft/kernel":        1870,
@@ -41,7 +41,7 @@ var maxLines = map[string]int{
 	"proxier/sysctl":    220,
 	"proxier/trace":     610,
 	"routing":           1550,
-	"routing/kernel":    1230,
+	"routing/kernel":    1200,
 }
 
 // maxTotal is how many lines of product code there may be in all.

@@ -55,10 +55,6 @@ func header(typ, flags uint16, f routing.Family, n int) message {
 	return m
 }
 
-// dumpAll is the request for all objects of a kind in a family. The socket is strict (NETLINK_GET_STRICT_CHK, since
-// 4.20), so the kernel honours what the caller adds as a filter.
-func dumpAll(typ uint16, f routing.Family, n int) message { return header(typ, 0, f, n) }
-
 func dumpLinks() message {
 	m := header(unix.RTM_GETLINK, 0, 0, unix.SizeofIfInfomsg)
 	m.body.Host32(unix.IFLA_EXT_MASK, skipStatistics)

@@ -66,7 +66,6 @@ type Manager struct {
 	sys      System
 	log      *slog.Logger
 	kick     chan struct{} // capacity 1: a round is due
-	synced   chan struct{} // closed after the first round without an error
 	interest atomic.Pointer[Interest]
 
 	mu      sync.Mutex // guards the fields below
@@ -107,7 +106,7 @@ func New(sys System, c routing.Config, log *slog.Logger) (*Manager, error) {
 	}
 	m := &Manager{
 		sys: sys, log: log, config: c, partial: len(c.ServiceCIDRs) == 0,
-		kick: make(chan struct{}, 1), synced: make(chan struct{}), limits: map[routing.Entry]*rate.Limiter{},
+		kick: make(chan struct{}, 1), limits: map[routing.Entry]*rate.Limiter{},
 	}
 	m.interest.Store(&Interest{})
 	m.stats.Repaired = map[routing.Kind]uint64{}
@@ -142,9 +141,6 @@ func (m *Manager) Trigger() {
 	default: // one is due already, and it will see this change too
 	}
 }
-
-// Synced is closed when everything that the node allows was applied for the first time.
-func (m *Manager) Synced() <-chan struct{} { return m.synced }
 
 // Stats returns a copy of the counters.
 func (m *Manager) Stats() Stats {
@@ -354,16 +350,8 @@ func (m *Manager) count(s routing.State, r routing.Result, ops []routing.Op, now
 		m.OnProblems(found)
 	}
 	st.Problems = found
-	if err != nil {
-		if m.retry == 0 { // the first of a series
-			m.log.Error("Routing round failed", "err", err)
-		}
-		return
-	}
-	select {
-	case <-m.synced:
-	default:
-		close(m.synced)
+	if err != nil && m.retry == 0 { // the first of a series
+		m.log.Error("Routing round failed", "err", err)
 	}
 }
 

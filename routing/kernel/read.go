@@ -30,7 +30,7 @@ func (k *Kernel) Read(ctx context.Context, c routing.Config) (routing.State, err
 	}}
 	r.s.Links = dump(&r, "links", dumpLinks(), decodeLink)
 	slices.SortFunc(r.s.Links, func(a, b routing.Link) int { return cmp.Compare(a.Index, b.Index) })
-	for _, f := range nl.Families() {
+	for _, f := range nl.Families() { // the socket is strict (NETLINK_GET_STRICT_CHK), so the kernel honours filters
 		r.family(f, c.Steering.Table)
 	}
 	for _, l := range c.Lookups() {
@@ -76,14 +76,14 @@ func dump[E any](r *reader, what string, m message, decode func([]byte) (E, bool
 // family reads what a node has per family. table is the steering table, 0 for none.
 func (r *reader) family(f routing.Family, table uint32) {
 	s := &r.s
-	for _, a := range dump(r, f.String()+" addresses", dumpAll(unix.RTM_GETADDR, f, unix.SizeofIfAddrmsg), decodeAddr) {
+	for _, a := range dump(r, f.String()+" addresses", header(unix.RTM_GETADDR, 0, f, unix.SizeofIfAddrmsg), decodeAddr) {
 		if a.ours {
 			s.Ours[routing.Address{Index: a.Index, Prefix: a.Prefix}] = struct{}{}
 		} else {
 			s.Addrs = append(s.Addrs, a.Addr)
 		}
 	}
-	for _, n := range dump(r, f.String()+" neighbours", dumpAll(unix.RTM_GETNEIGH, f, unix.SizeofNdMsg), decodeNeighbour) {
+	for _, n := range dump(r, f.String()+" neighbours", header(unix.RTM_GETNEIGH, 0, f, unix.SizeofNdMsg), decodeNeighbour) {
 		switch {
 		case !n.permanent:
 		case n.ours:
@@ -92,7 +92,7 @@ func (r *reader) family(f routing.Family, table uint32) {
 			s.Neighbours[n.Neighbour] = true
 		}
 	}
-	ours := dumpAll(unix.RTM_GETROUTE, f, unix.SizeofRtMsg)
+	ours := header(unix.RTM_GETROUTE, 0, f, unix.SizeofRtMsg)
 	ours.body[5] = routing.Protocol // in all tables
 	for _, route := range dump(r, f.String()+" routes", ours, decodeRoute) {
 		if route.Protocol == routing.Protocol {
@@ -100,7 +100,7 @@ func (r *reader) family(f routing.Family, table uint32) {
 		}
 	}
 	if table != 0 {
-		m := dumpAll(unix.RTM_GETROUTE, f, unix.SizeofRtMsg)
+		m := header(unix.RTM_GETROUTE, 0, f, unix.SizeofRtMsg)
 		m.body.Host32(unix.RTA_TABLE, table)
 		for _, route := range dump(r, fmt.Sprintf("%s table %d", f, table), m, decodeRoute) {
 			if route.Protocol != routing.Protocol && route.Table == table {
@@ -108,14 +108,14 @@ func (r *reader) family(f routing.Family, table uint32) {
 			}
 		}
 	}
-	for _, x := range dump(r, f.String()+" rules", dumpAll(unix.RTM_GETRULE, f, unix.SizeofRtMsg), decodeRule) {
+	for _, x := range dump(r, f.String()+" rules", header(unix.RTM_GETRULE, 0, f, unix.SizeofRtMsg), decodeRule) {
 		if x.Protocol == routing.Protocol {
 			s.Ours[routing.Rule{Fam: x.Fam, Priority: x.Priority, Mark: x.Mark, Mask: x.Mask, Table: x.Table}] = struct{}{}
 		} else {
 			s.Rules = append(s.Rules, x)
 		}
 	}
-	for _, c := range dump(r, f.String()+" settings", dumpAll(unix.RTM_GETNETCONF, f, 4), decodeNetconf) {
+	for _, c := range dump(r, f.String()+" settings", header(unix.RTM_GETNETCONF, 0, f, 4), decodeNetconf) {
 		if c.index == netconfAll {
 			s.Forwarding[f] = c.forwarding
 			if f == routing.IPv4 {
