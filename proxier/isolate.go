@@ -131,10 +131,12 @@ func (i *isolation) compareOnce(ctx context.Context, updates []*update, first bo
 		i.wrote += c.repaired.batches
 		i.elements += c.repaired.elements
 	}
+	i.tables.unsettled = i.tables.unsettled || i.wrote > 0
 	if err != nil {
 		return err
 	}
-	i.repaired = i.wrote > 0 && !first
+	i.repaired = i.tables.unsettled && !first
+	i.tables.unsettled = false
 	i.committed(updates)
 	return nil
 }

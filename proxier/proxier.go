@@ -82,7 +82,7 @@ type timing struct {
 	repairs  *rate.Limiter  // of comparisons
 	repaired time.Time      // when the last of them began
 	verifyAt time.Time      // when the tables are to be compared at the latest
-	verify   bool           // because the last comparison wrote something
+	verify   bool           // because the last comparison wrote something, or one before it may have
 	released time.Time      // when memory was last given back
 	warned   rate.Sometimes // of a repair
 	endless  rate.Sometimes // of repairs without end
@@ -332,8 +332,8 @@ func (p *Proxier) compare(ctx context.Context, done *isolation, updates []*updat
 		return err
 	}
 	now := time.Now()
-	p.timing.verifyAt, p.timing.verify = now.Add(idle), done.wrote > 0
-	if done.wrote > 0 {
+	p.timing.verifyAt, p.timing.verify = now.Add(idle), done.wrote > 0 || cause == causeFailure
+	if p.timing.verify {
 		p.timing.verifyAt = now.Add(max(verifyAfter, verifyShare*now.Sub(start)))
 	}
 	if done.wrote > 0 && cause == causeDrift {

@@ -76,7 +76,7 @@ func (s *simulation) step(kind stepKind, r *rand.Rand) {
 		s.edit(r)
 	case stepFlush:
 		s.total.edits++
-		s.disturbed = true
+		s.disturbed, s.stale = true, [2]bool{true, true}
 		s.kernel.Flush()
 		s.other()
 		s.drift()

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 
+	"github.com/nftproxy/nftproxy/ctsync"
 	"github.com/nftproxy/nftproxy/e2e/nftmodel"
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/nft/kernel"
@@ -190,7 +191,22 @@ type simulation struct {
 	// refused says that an element was refused, or may have been because of a list that lacked elements: only then may a
 	// Service be set aside as one that the kernel refuses.
 	refused bool
+	// stale says, for each family, that flows may have begun while the table was away, and nobody has looked at them since.
+	stale   [2]bool
 	resting bool // nothing has changed: nothing is to be written
+}
+
+// simFlows is the part of conntrack: the flows are looked at when all tables are there.
+type simFlows struct{ *simulation }
+
+func (simFlows) Announce([]ctsync.Change)       {}
+func (simFlows) Update([]ctsync.Change)         {}
+func (simFlows) SetNodePortAddrs([]netip.Addr)  {}
+func (simFlows) SetServiceCIDRs([]netip.Prefix) {}
+func (f simFlows) Resync() {
+	for i, family := range nft.Families() {
+		f.stale[i] = f.stale[i] && !f.kernel.Read(family).Exists
+	}
 }
 
 var errCrash = errors.New("the process is gone")
@@ -233,7 +249,7 @@ func (s *simulation) options() Options {
 			NodePorts: config.NodePortAddresses{Primary: true}, ExternalIPs: config.ExternalIPs{All: true},
 			Own: config.Own{AffinityMapSize: 1000, StrictSourceRanges: true},
 		},
-		Metrics: s.metrics, Health: s.health, Listeners: s.listeners,
+		Metrics: s.metrics, Health: s.health, Listeners: s.listeners, Flows: simFlows{s},
 	}
 }
 
@@ -522,6 +538,9 @@ func (s *simulation) fixedPoint() error {
 			return fmt.Errorf("seed %d: no rest within %d rounds, %s", s.seed, i, time.Since(began))
 		}
 		time.Sleep(max(wait, time.Millisecond))
+	}
+	if s.stale != [2]bool{} {
+		return fmt.Errorf("seed %d, at rest: flows that began while the table was away are not looked at", s.seed)
 	}
 	s.proxy.round(context.Background()) // chains that were released are deleted by the next pass, whenever that is
 	s.checkInStep()

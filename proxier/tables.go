@@ -34,6 +34,9 @@ type tables struct {
 	own   *ownPorts
 	table map[nft.Family]*table
 	known bool // table, and the committed entries, are what the kernel has
+	// unsettled means that comparisons have tried to write something since the last one that succeeded: of one that fails it
+	// is not known what the kernel carried out.
+	unsettled bool
 	// before is what the tables led to when they were first read, IPv4 first.
 	before [2][]ctsync.Change
 	// refused counts, for each family, the comparisons in a row that the kernel refused for no Service's element.
