@@ -97,6 +97,47 @@ func TestStageKeepsRangesTogether(t *testing.T) {
 	}
 }
 
+// A load that takes several transactions never leads a packet past a rule that is about its Service: ranges come with the
+// rules, so that what is not programmed yet is dropped, and a ClusterIP, without which it would not be masqueraded but with
+// which alone it is refused, comes with its program.
+func TestLoadRefusesNothing(t *testing.T) {
+	services := crowd(ChunkSize, 96, 0)
+	node := RangeElements(ServiceCIDRs, IPv4, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")})
+	batches := NewTable(NewContent(IPv4)).Reconcile(NewContent(IPv4), Config{}, services, node)
+	if e := batches[0].Find(func(e Element) bool { return e.Set == ServiceCIDRs }); e == nil {
+		t.Error("the ranges come after the rules")
+	}
+	served, addresses := map[string]bool{}, map[string]bool{}
+	for i, b := range batches {
+		b.Find(func(e Element) bool {
+			switch e.Set {
+			case Services:
+				served[e.Key[:4]] = true
+			case ClusterIPs:
+				addresses[e.Key] = true
+			}
+			return false
+		})
+		alone := 0
+		for a := range addresses {
+			if !served[a] {
+				alone++
+			}
+		}
+		for a := range served {
+			if !addresses[a] {
+				t.Fatalf("transaction %d: %x is served and not known as a ClusterIP", i, a)
+			}
+		}
+		if alone > 1 { // one is where the transaction ends
+			t.Fatalf("transaction %d: %d ClusterIPs are refused", i, alone)
+		}
+	}
+	if len(served) != len(services) || len(batches) < 4 {
+		t.Fatalf("%d of %d served, %d transactions", len(served), len(services), len(batches))
+	}
+}
+
 // Nothing but flags can switch a table off, and a chain make it deadly.
 func TestDormantTableAndDroppingChainAreRepaired(t *testing.T) {
 	n := newNamespace(t)

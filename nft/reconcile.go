@@ -39,8 +39,9 @@ func (t *Table) Reconcile(c *Content, cfg Config, want []*Service, node []Elemen
 	t.settle()
 	l := t.parts.layout(t.Family, cfg)
 	first.mend(l, have.lacking(l))
-	draws, change := splitDraws(DiffElements(have.Elements, t.wantedElements(want, node)))
-	batches := append([]*Batch{first}, stageBatches(t.Family, draws)...)
+	change := DiffElements(have.Elements, t.wantedElements(want, node))
+	first.Change(t.Family, change.takeRanges())
+	batches := append([]*Batch{first}, stageBatches(t.Family, change.takeDraws())...)
 	last := batches[len(batches)-1]
 	var views []Affinity
 	for _, id := range slices.Sorted(maps.Keys(t.parts.affinities)) {
@@ -151,8 +152,30 @@ func removal(f Family, unknown []Difference) (out []*Batch) {
 	return out
 }
 
-// splitDraws separates those draws of sticky views from a change that are new or different: the rules of the view need them.
-func splitDraws(c Change) (draws, rest Change) {
+// take removes elements from a change, in place, and returns them.
+func (c *Change) take(which func(*Element) bool) (out Change) {
+	from := func(list []Element) (taken, rest []Element) {
+		rest = slices.DeleteFunc(list, func(e Element) bool {
+			if which(&e) {
+				taken = append(taken, e)
+				return true
+			}
+			return false
+		})
+		return taken, rest
+	}
+	out.Delete, c.Delete = from(c.Delete)
+	out.Add, c.Add = from(c.Add)
+	return out
+}
+
+// takeRanges takes the elements of interval sets, a few ranges of the node. They go first and in one transaction: the kernel
+// refuses a range that overlaps with one that goes later, and packets to addresses of ServiceCIDRs that are not programmed
+// yet are dropped from then on, so that conntrack never confirms such a connection without a translation.
+func (c *Change) takeRanges() Change { return c.take(func(e *Element) bool { return e.Set.ranged() }) }
+
+// takeDraws takes those draws of sticky views that are new or different: the rules of the view need them.
+func (c *Change) takeDraws() Change {
 	coming := map[string]bool{}
 	for i := range c.Add {
 		if c.Add[i].Set == StickyDraws {
@@ -160,27 +183,14 @@ func splitDraws(c Change) (draws, rest Change) {
 		}
 	}
 	if len(coming) == 0 {
-		return Change{}, c
+		return Change{}
 	}
-	split := func(list []Element) (early, late []Element) {
-		for _, e := range list {
-			if e.Set == StickyDraws && coming[e.Key] {
-				early = append(early, e)
-			} else {
-				late = append(late, e)
-			}
-		}
-		return early, late
-	}
-	draws.Delete, rest.Delete = split(c.Delete)
-	draws.Add, rest.Add = split(c.Add)
-	return draws, rest
+	return c.take(func(e *Element) bool { return e.Set == StickyDraws && coming[e.Key] })
 }
 
 // Stage splits a change into parts of at most limit elements that are safe one after the other. A change that fits is one
 // part. Otherwise endpoints come before the programs that lead to them and go after them, and an element whose datum changes
-// is deleted and added in one part. So are all ranges of one interval set: the kernel refuses a range that overlaps with one
-// that goes later.
+// is deleted and added in one part. Interval sets are not for it (see takeRanges).
 func Stage(c Change, limit int) []Change {
 	if c.Len() == 0 {
 		return nil
@@ -191,43 +201,33 @@ func Stage(c Change, limit int) []Change {
 	if len(c.Delete) == 0 {
 		return stageAdditions(c.Add, limit)
 	}
-	deleted := make(map[Element][]Element, len(c.Delete))
+	deleted := make(map[Element]Element, len(c.Delete))
 	for _, e := range c.Delete {
-		deleted[e.place()] = append(deleted[e.place()], e)
-	}
-	ranges := map[Element][]Element{}
-	for _, e := range c.Add {
-		if e.Set.ranged() {
-			ranges[e.place()] = append(ranges[e.place()], e)
-		}
+		deleted[e.place()] = e
 	}
 	var parts []Change
 	part := Change{}
-	put := func(del, add []Element) {
-		if part.Len() > 0 && part.Len()+len(del)+len(add) > limit {
+	room := func(n int) {
+		if part.Len() > 0 && part.Len()+n > limit {
 			parts = append(parts, part)
 			part = Change{}
 		}
-		part.Delete = append(part.Delete, del...)
-		part.Add = append(part.Add, add...)
 	}
 	add := slices.Clone(c.Add)
 	slices.SortStableFunc(add, func(a, b Element) int { return cmp.Compare(a.Set.rank(), b.Set.rank()) })
 	for _, e := range add {
-		at, together := e.place(), []Element{e}
-		if e.Set.ranged() {
-			if together = ranges[at]; together == nil {
-				continue // with the first of them
-			}
-			delete(ranges, at)
+		old, replaces := deleted[e.place()]
+		if room(2); replaces {
+			part.Delete = append(part.Delete, old)
+			delete(deleted, e.place())
 		}
-		put(deleted[at], together)
-		delete(deleted, at)
+		part.Add = append(part.Add, e)
 	}
-	del := slices.DeleteFunc(slices.Clone(c.Delete), func(e Element) bool { return deleted[e.place()] == nil })
+	del := slices.DeleteFunc(slices.Clone(c.Delete), func(e Element) bool { return deleted[e.place()] != e })
 	slices.SortStableFunc(del, func(a, b Element) int { return cmp.Compare(b.Set.rank(), a.Set.rank()) })
 	for _, e := range del {
-		put([]Element{e}, nil)
+		room(1)
+		part.Delete = append(part.Delete, e)
 	}
 	return append(parts, part)
 }
@@ -248,30 +248,23 @@ func stageAdditions(add []Element, limit int) (parts []Change) {
 	return parts
 }
 
-// place is what elements have in common that have to be deleted and added in one transaction: the key, or the whole set where
-// keys are ranges.
-func (e Element) place() Element {
-	if e.Set.ranged() {
-		return Element{Set: e.Set}
-	}
-	return Element{Set: e.Set, Key: e.Key}
-}
+// place is what elements have in common of which the kernel cannot hold both.
+func (e Element) place() Element { return Element{Set: e.Set, Key: e.Key} }
 
 // ranged is IsInterval without the declaration, for what is called for each element.
 func (id SetID) ranged() bool { return id == Pods || id == ServiceCIDRs }
 
-// rank orders sets by who refers to whom. What drops packets of addresses that are not programmed yet comes first, so that
-// conntrack never confirms such a connection without a translation; then endpoints, then the programs that lead to them,
-// then what leads to programs.
+// rank orders sets by who refers to whom: what refuses, then endpoints, then the programs that lead to them, then what leads to
+// programs, with the ClusterIPs: before their programs they would be refused as unused, and after them not masqueraded.
 func (id SetID) rank() int {
 	switch id.Group() {
-	case ServiceCIDRs, ClusterIPs, RejectServices, DropServices, RejectNodePorts, DropNodePorts:
+	case RejectServices, DropServices, RejectNodePorts, DropNodePorts:
 		return 0
-	case Endpoints, NodePortEndpoints, EndpointIDs, NodePortEndpointIDs, EndpointsByID, NodePortEndpointsByID, StickyDraws, Pods, Hairpin, Allowed:
+	case Endpoints, NodePortEndpoints, EndpointIDs, NodePortEndpointIDs, EndpointsByID, NodePortEndpointsByID, StickyDraws, Hairpin, Allowed:
 		return 1
 	case ClusterPrograms, LocalPrograms, NodePortClusterPrograms, NodePortLocalPrograms, Restricted, NodePortAddresses:
 		return 2
-	case Services, NodePorts:
+	case Services, NodePorts, ClusterIPs:
 		return 3
 	}
 	return ranks - 1

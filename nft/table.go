@@ -105,9 +105,11 @@ func (t *Table) Plan(updates []Update, node []Element) (batches []*Batch, change
 		t.release(first, released)
 		return nonEmpty(batches), change
 	}
+	rest := Change{slices.Clone(change.Delete), slices.Clone(change.Add)}
+	first.Change(t.Family, rest.takeRanges())
 	last := &Batch{}
 	t.release(last, released)
-	return nonEmpty(slices.Concat(batches, stageBatches(t.Family, change), []*Batch{last})), change
+	return nonEmpty(slices.Concat(batches, stageBatches(t.Family, rest), []*Batch{last})), change
 }
 
 // apply counts a change and returns what of it concerns the kernel.
