@@ -50,6 +50,37 @@ func TestManyStickyServices(t *testing.T) {
 	if want := n + 1 + len(AllPolicies()); len(c.Verdicts) != want { // and the draw of one endpoint
 		t.Errorf("%d verdicts, want %d", len(c.Verdicts), want)
 	}
+	table := NewTable(c)
+	services := crowd(n, 96, time.Hour)
+	for _, s := range services {
+		table.Number(s)
+	}
+	if b := table.Reconcile(c, Config{}, services, nil); len(b) != 0 {
+		t.Fatalf("%d transactions of a second comparison", len(b))
+	}
+	var gone []Update
+	for _, s := range services[:n/2] {
+		gone = append(gone, Update{Prev: s})
+	}
+	batches, _ := table.Plan(gone, nil)
+	if err := k.CommitAll(batches, nil); err != nil {
+		t.Fatal(err)
+	}
+	table.Committed()
+	sweeps := 0
+	for b := table.Sweep(); b != nil; b = table.Sweep() {
+		if n := len(b.Ops) / 3; n > ViewsAtOnce {
+			t.Errorf("one transaction deletes %d sticky views", n)
+		}
+		if err := k.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		table.Swept()
+		sweeps++
+	}
+	if c := read(t, k, IPv4); sweeps < n/2/ViewsAtOnce || len(c.Verdicts) != n/2+1+len(AllPolicies()) {
+		t.Errorf("%d transactions, %d verdicts left", sweeps, len(c.Verdicts))
+	}
 	programCrowd(t, k, nil, nil)
 	if c := read(t, k, IPv4); len(c.Verdicts) != 1+len(AllPolicies()) || len(c.Elements) != 0 {
 		t.Errorf("left behind: %d verdicts, %d elements", len(c.Verdicts), len(c.Elements))

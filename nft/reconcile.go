@@ -130,7 +130,7 @@ func removal(f Family, unknown []Difference) (out []*Batch) {
 			sets = append(sets, Op{Kind: DeleteSet, Family: f, Name: d.Name})
 		}
 	}
-	if len(verdicts.Delete)+len(flush)+len(sets) <= objectsAtOnce {
+	if len(verdicts.Delete)+len(flush)+len(sets) <= ViewsAtOnce {
 		b := &Batch{}
 		b.Change(f, verdicts)
 		for _, op := range slices.Concat(flush, sets) {
@@ -140,8 +140,12 @@ func removal(f Family, unknown []Difference) (out []*Batch) {
 	} else {
 		out = stageBatches(f, verdicts)
 	}
-	for _, list := range [][]Op{flush, sets, chains} {
-		for part := range slices.Chunk(list, objectsAtOnce) {
+	for i, list := range [][]Op{flush, sets, chains} {
+		atOnce := objectsAtOnce
+		if i == 1 {
+			atOnce = viewsAtOnce(len(sets))
+		}
+		for part := range slices.Chunk(list, atOnce) {
 			b := &Batch{}
 			for _, op := range part {
 				b.Add(op)

@@ -278,6 +278,9 @@ const (
 	viewsCost   = 60000
 )
 
+// viewsAtOnce is how many sticky views one transaction makes or deletes beside others.
+func viewsAtOnce(others int) int { return max(1, min(ViewsAtOnce, viewsCost/max(others, 1))) }
+
 // makeViews returns the transactions that make the maps of clients and the chains of sticky views, as far as have lacks them:
 // in b, and if they are many in batches after it. Only when all are made it leads there: what no packet can reach the kernel
 // does not validate again with each transaction. there is the number of other views.
@@ -285,7 +288,7 @@ func makeViews(b *Batch, have *Content, views []Affinity, there int) []*Batch {
 	out, made := []*Batch{b}, 0
 	verdicts := layout{family: have.Family}
 	for _, a := range views {
-		if made > 0 && made >= min(ViewsAtOnce, viewsCost/max(there, 1)) {
+		if made > 0 && made >= viewsAtOnce(there) {
 			b, made = &Batch{}, 0
 			out = append(out, b)
 		}
@@ -345,14 +348,14 @@ func (t *Table) forget(id uint32) {
 	t.free = min(t.free, id)
 }
 
-// Sweep returns the transaction that deletes the chains and maps which earlier batches released, nil if there are none. Call
+// Sweep returns a transaction that deletes chains and maps which earlier batches released, nil if there are none left. Call
 // Swept when it is committed; otherwise the next Sweep tries again.
 func (t *Table) Sweep() *Batch {
 	if len(t.retired) == 0 {
 		return nil
 	}
 	b := &Batch{}
-	for _, id := range t.retired {
+	for _, id := range t.sweeping() {
 		a := t.parts.affinities[id]
 		for _, p := range a.programs() {
 			b.on(t.Family, FlushChain, p.Chain())
@@ -363,11 +366,17 @@ func (t *Table) Sweep() *Batch {
 	return b
 }
 
-// Swept forgets what the transaction of Sweep deleted.
+// sweeping are the views of the next Sweep.
+func (t *Table) sweeping() []uint32 {
+	return t.retired[:min(len(t.retired), viewsAtOnce(len(t.parts.affinities)))]
+}
+
+// Swept forgets what the transaction of the last Sweep deleted.
 func (t *Table) Swept() {
-	for _, id := range t.retired {
+	swept := t.sweeping()
+	for _, id := range swept {
 		delete(t.parts.affinities, id)
 		t.forget(id)
 	}
-	t.retired = nil
+	t.retired = t.retired[len(swept):]
 }

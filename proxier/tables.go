@@ -174,16 +174,14 @@ func (c *familyChange) count(m *metrics.Family) {
 // sweep deletes the chains that a change released. They are not in the way: a failure is for next time.
 func (t *tables) sweep(ctx context.Context) {
 	for _, f := range t.families {
-		b := t.table[f].Sweep()
-		if b == nil {
-			continue
+		for b := t.table[f].Sweep(); b != nil; b = t.table[f].Sweep() {
+			if err := t.commit(t.conns[0], b); err != nil {
+				t.family(f).CleanupFailed()
+				klog.FromContext(ctx).V(2).Info("Unused chains could not be deleted yet", "family", f, "err", err)
+				break
+			}
+			t.table[f].Swept()
 		}
-		if err := t.commit(t.conns[0], b); err != nil {
-			t.family(f).CleanupFailed()
-			klog.FromContext(ctx).V(2).Info("Unused chains could not be deleted yet", "family", f, "err", err)
-			continue
-		}
-		t.table[f].Swept()
 	}
 }
 
