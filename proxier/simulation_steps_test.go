@@ -4,6 +4,7 @@
 package proxier
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -79,6 +80,13 @@ func (s *simulation) step(kind stepKind, r *rand.Rand) {
 		s.disturbed, s.stale = true, [2]bool{true, true}
 		s.kernel.Flush()
 		s.other()
+		if r.IntN(2) == 0 {
+			s.drift()
+			return
+		}
+		// A change is committed before the notification arrives.
+		s.setSlices(r, i)
+		s.proxy.round(context.Background())
 		s.drift()
 	case stepRestart:
 		s.total.restarts++
@@ -222,7 +230,15 @@ func (s *simulation) edit(r *rand.Rand) {
 		if s.kernel.Commit(&nft.Batch{Ops: b.Ops[i : i+1]}) == nil {
 			s.total.edits++
 			s.disturbed = true
-			s.drift()
 		}
+	}
+	if s.disturbed && r.IntN(2) == 0 { // a change is committed before the notification arrives
+		for i := range simServices {
+			s.setSlices(r, i)
+		}
+		s.proxy.round(context.Background())
+	}
+	if s.disturbed {
+		s.drift()
 	}
 }
