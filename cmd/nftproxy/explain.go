@@ -56,12 +56,7 @@ func newExplainCommand(out io.Writer) *cobra.Command {
 		Args: cobra.ExactArgs(2), ValidArgsFunction: completePacket,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.proto, q.to = args[0], args[1]
-			write := explain.Text
-			switch q.output {
-			case "text":
-			case "json":
-				write = explain.JSON
-			default:
+			if q.output != "text" && q.output != "json" {
 				return fmt.Errorf("-o %s: must be text or json", q.output)
 			}
 			e, err := q.answer()
@@ -69,7 +64,11 @@ func newExplainCommand(out io.Writer) *cobra.Command {
 				return err
 			}
 			e.Stamp = newStamp(cmd.Flags())
-			if err := write(out, e); err != nil {
+			write := func() error { return explain.Text(out, e) }
+			if q.output == "json" {
+				write = func() error { return inspect.JSON(out, e) }
+			}
+			if err := write(); err != nil {
 				return err
 			}
 			switch e.Outcome {

@@ -54,7 +54,7 @@ func TestFollowKubeconfig(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- followKubeconfig(ctx, path, watcher, load, api) }()
+	go func() { done <- followKubeconfig(ctx, path, watcher, api) }()
 	expect := func(want string) {
 		t.Helper()
 		for got := ""; got != want; {
@@ -66,7 +66,7 @@ func TestFollowKubeconfig(t *testing.T) {
 		}
 	}
 	expect("https://one")
-	for _, server := range []string{"https://two", "", "https://three"} {
+	for _, server := range []string{"https://two", "", "https://three", "https://two"} {
 		write(server)
 		if server == "" {
 			server = "invalid"

@@ -232,7 +232,7 @@ func (p *parts) addSource(ctx context.Context) (err error) {
 	})
 	if path != "" {
 		p.more = append(p.more, part{"kubeconfig", func(ctx context.Context) error {
-			return followKubeconfig(ctx, path, watcher, load, api)
+			return followKubeconfig(ctx, path, watcher, api)
 		}})
 	}
 	return nil
@@ -240,44 +240,19 @@ func (p *parts) addSource(ctx context.Context) (err error) {
 
 // followKubeconfig makes the source use a kubeconfig as soon as it is replaced, until ctx is done. The watcher was made before
 // the source, so that no change falls between. A kubeconfig that cannot be used changes nothing.
-func followKubeconfig(ctx context.Context, path string, watcher *config.Watcher, load func() (*rest.Config, error), api *kube.API) error {
+func followKubeconfig(ctx context.Context, path string, watcher *config.Watcher, api *kube.API) error {
+	defer func() { _ = watcher.Close() }()
 	log := klog.FromContext(ctx)
-	check := func() error {
-		_, err := load()
-		return err
-	}
 	invalid := func(err error) {
 		if err != nil {
 			log.Error(err, "The kubeconfig was changed and is invalid; the previous one stays in use", "path", path)
 		}
 	}
-	for {
-		changed := watcher.Run(ctx, check, invalid) != nil
-		_ = watcher.Close()
-		if !changed {
-			return nil
-		}
-		for {
-			var err error
-			if watcher, err = config.NewWatcher(path); err == nil {
-				if err = api.Reload(); err == nil {
-					log.Info("Using the changed kubeconfig", "path", path)
-					break
-				}
-				_ = watcher.Close()
-			}
-			log.Error(err, "Cannot use the changed kubeconfig, will try again", "path", path)
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(kubeconfigRetry):
-			}
-		}
+	for watcher.Run(ctx, api.Reload, invalid) != nil {
+		log.Info("Using the changed kubeconfig", "path", path)
 	}
+	return nil
 }
-
-// kubeconfigRetry is the pause after a kubeconfig could not be read or used.
-const kubeconfigRetry = time.Second
 
 // startServers starts the health and metrics servers that are wanted.
 func (p *parts) startServers(start func(string, func(context.Context) error), debug metrics.Debug) {

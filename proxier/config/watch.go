@@ -17,8 +17,8 @@ import (
 	"github.com/nftproxy/nftproxy/internal/fswatch"
 )
 
-// ErrChanged is wrapped by the result of Watcher.Run when the files have new content that is valid. The process then
-// exits, and the kubelet starts it again with the new configuration.
+// ErrChanged is wrapped by the result of Watcher.Run when the files have new content that is valid. With those of the
+// configuration the process then exits, and the kubelet starts it again with the new one.
 var ErrChanged = errors.New("configuration changed")
 
 // Watcher waits until configuration files change. It is for one goroutine.
@@ -53,8 +53,8 @@ func (w *Watcher) Polls() error { return w.dirs.Polls() }
 
 // Run waits until the files have other content and check accepts it, and returns an error that wraps ErrChanged and
 // names a file; when ctx is done it returns nil. invalid is called with the error of check for content that is not
-// accepted, and with nil once the files are again as they were: the configuration that was read at the start stays in
-// use meanwhile.
+// accepted, and with nil once the files are again as they were: the accepted content stays in use meanwhile. Run may be
+// called again, and waits for the next change.
 func (w *Watcher) Run(ctx context.Context, check func() error, invalid func(error)) error {
 	last, refused := w.before, false
 	for w.dirs.Wait(ctx) {
@@ -70,6 +70,7 @@ func (w *Watcher) Run(ctx context.Context, check func() error, invalid func(erro
 			refused = true
 			invalid(err)
 		case changed != "":
+			w.before = now // for the next Run
 			return fmt.Errorf("%w: %s", ErrChanged, changed)
 		case refused:
 			refused = false

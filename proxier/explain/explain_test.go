@@ -349,7 +349,7 @@ func TestJSONDecodes(t *testing.T) {
 	for _, c := range scenarios() {
 		want := Explain(inspect.Read(s), nil, c.packet(nft.IPv4), node(nft.IPv4))
 		var b bytes.Buffer
-		if err := JSON(&b, want); err != nil {
+		if err := inspect.JSON(&b, want); err != nil {
 			t.Fatal(err)
 		}
 		got := &Explanation{}

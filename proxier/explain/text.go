@@ -5,7 +5,6 @@ package explain
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -81,10 +80,3 @@ func writeCandidates(out *bufio.Writer, list []Candidate) {
 
 // percent prints a probability with three digits.
 func percent(share float64) string { return strconv.FormatFloat(share*100, 'g', 3, 64) + "%" }
-
-// JSON writes an explanation as a document.
-func JSON(w io.Writer, e *Explanation) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(e)
-}

@@ -5,6 +5,7 @@ package kube
 
 import (
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -84,18 +85,7 @@ func (s *Service) Ref() Ref { return Ref{KindService, s.Name} }
 // ClusterIP returns the ClusterIP of the family, the zero Addr if there is none.
 func (s *Service) ClusterIP(ipv6 bool) netip.Addr { return s.ClusterIPs[familyIndex(ipv6)] }
 
-func (s *Service) same(o Object) bool {
-	other, ok := o.(*Service)
-	return ok && s.Name == other.Name && s.UID == other.UID && s.Created == other.Created && s.Type == other.Type &&
-		s.ClusterIPs == other.ClusterIPs &&
-		s.ExternalLocal == other.ExternalLocal && s.InternalLocal == other.InternalLocal &&
-		s.NoLoadBalancerNodePorts == other.NoLoadBalancerNodePorts &&
-		s.HealthCheckNodePort == other.HealthCheckNodePort && s.Affinity == other.Affinity &&
-		slices.Equal(s.Ports, other.Ports) &&
-		slices.Equal(s.ExternalIPs, other.ExternalIPs) &&
-		slices.Equal(s.LoadBalancerIPs, other.LoadBalancerIPs) &&
-		slices.Equal(s.SourceRanges, other.SourceRanges) && s.NoValidRange == other.NoValidRange
-}
+func (s *Service) same(o Object) bool { return reflect.DeepEqual(Object(s), o) }
 
 // familyIndex is the place of a family in an array of both.
 func familyIndex(ipv6 bool) int {
@@ -175,12 +165,7 @@ func (n *Node) Addr(ipv6 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-func (n *Node) same(o Object) bool {
-	other, ok := o.(*Node)
-	return ok && n.Name == other.Name && n.UID == other.UID && n.Zone == other.Zone &&
-		n.Deleting == other.Deleting && n.ToBeDeleted == other.ToBeDeleted &&
-		slices.Equal(n.Addrs, other.Addrs) && slices.Equal(n.PodCIDRs, other.PodCIDRs)
-}
+func (n *Node) same(o Object) bool { return reflect.DeepEqual(Object(n), o) }
 
 // ServiceCIDR is a range, or one per family, that ClusterIPs are taken from. It is immutable.
 type ServiceCIDR struct {
@@ -191,10 +176,7 @@ type ServiceCIDR struct {
 // Ref returns kind and name.
 func (c *ServiceCIDR) Ref() Ref { return Ref{KindServiceCIDR, c.Name} }
 
-func (c *ServiceCIDR) same(o Object) bool {
-	other, ok := o.(*ServiceCIDR)
-	return ok && c.Name == other.Name && slices.Equal(c.Prefixes, other.Prefixes)
-}
+func (c *ServiceCIDR) same(o Object) bool { return reflect.DeepEqual(Object(c), o) }
 
 // interned is a value that many objects repeat, stored once and compared as a pointer. The zero interned holds the zero
 // value. It is safe for concurrent use.
