@@ -338,7 +338,7 @@ func (p *Proxier) compare(ctx context.Context, done *isolation, updates []*updat
 	}
 	if done.wrote > 0 && cause == causeDrift {
 		p.timing.warned.Do(func() {
-			klog.FromContext(ctx).Info("Another program changed the tables of nftproxy; they are repaired", "transactions", done.wrote, "elements", done.elements)
+			klog.FromContext(ctx).Info("Another program changed the tables of nftproxy; they are repaired", "program", p.tables.own.changedBy(), "transactions", done.wrote, "elements", done.elements)
 		})
 	}
 	return nil

@@ -32,6 +32,16 @@ func (o *ownPorts) set(w *kernel.Watch) error {
 	return w.Ignore(o.ports[:]...)
 }
 
+// changedBy returns the program that last changed our tables, as far as that is known.
+func (o *ownPorts) changedBy() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.watch == nil {
+		return ""
+	}
+	return o.watch.By()
+}
+
 // update follows the ports of the connections: any failure may have made one open a new socket.
 func (o *ownPorts) update(conns []dataplane) error {
 	o.mu.Lock()

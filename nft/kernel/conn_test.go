@@ -96,6 +96,12 @@ func TestWatchReportsOthersOnly(t *testing.T) {
 	if f := <-seen; f != IPv6 {
 		t.Errorf("first report is about %s, want ip6", f)
 	}
+	// The end of a transaction, with the name of its program, comes before the next one.
+	n.nft(t, "", "add", "element", "ip6", "nftproxy", "nodeport-addresses", "{ fd00::1 }")
+	<-seen
+	if by := w.By(); !strings.HasPrefix(by, "nft (process ") {
+		t.Errorf("the program is %q", by)
+	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -22,6 +23,7 @@ import (
 // again, not data. Needs CAP_NET_ADMIN.
 type Watch struct {
 	conn *netlink.Conn
+	by   atomic.Pointer[string]
 }
 
 // OpenWatch starts to watch a network namespace (see Open). The Watch reports what changes from then on.
@@ -35,7 +37,7 @@ func OpenWatch(netns int) (*Watch, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("join nftables multicast group: %w", err)
 	}
-	return &Watch{conn}, nil
+	return &Watch{conn: conn}, nil
 }
 
 // Ignore sets the netlink ports whose transactions are not reported: those of our own connections. A filter in the kernel
@@ -63,6 +65,7 @@ func (w *Watch) Ignore(ports ...uint32) error {
 func (w *Watch) Run(ctx context.Context, changed func(nft.Family)) error {
 	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
+	touched := false // our tables, by the transaction whose messages are read
 	for {
 		msgs, err := w.conn.Receive()
 		switch {
@@ -76,17 +79,39 @@ func (w *Watch) Run(ctx context.Context, changed func(nft.Family)) error {
 			return fmt.Errorf("receive nftables events: %w", err)
 		}
 		for _, m := range msgs {
-			if f, ok := ours(m); ok {
+			f, ok := ours(m)
+			switch {
+			case ok:
+				touched = true
 				changed(f)
+			case touched && m.Header.Type == newGeneration && len(m.Data) >= 4: // ends a transaction
+				touched = false
+				name := nl.Text(nl.Find(m.Data[4:], unix.NFTA_GEN_PROC_NAME))
+				pid := nl.Find(m.Data[4:], unix.NFTA_GEN_PROC_PID)
+				if len(pid) == 4 {
+					name = fmt.Sprintf("%s (process %d)", name, binary.BigEndian.Uint32(pid))
+				}
+				w.by.Store(&name)
 			}
 		}
 	}
 }
 
+// By returns the program that last changed a table of ours, as "nft (process 7)"; the text may have any bytes. It is empty
+// until the end of such a transaction was received. Safe for concurrent use with Run.
+func (w *Watch) By() string {
+	if by := w.by.Load(); by != nil {
+		return *by
+	}
+	return ""
+}
+
+const newGeneration = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
+
 // ours returns the family of an event about a table of ours. All messages except the end of a generation begin with the
 // table's name, attribute 1 of each kind.
 func ours(m netlink.Message) (nft.Family, bool) {
-	if len(m.Data) < 4 || m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN {
+	if len(m.Data) < 4 || m.Header.Type == newGeneration {
 		return 0, false
 	}
 	f := nft.Family(m.Data[0])
