@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mdlayher/netlink"
+	"github.com/mdlayher/netlink/nltest"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
@@ -215,6 +217,38 @@ func TestReadWhileASetIsResized(t *testing.T) {
 		}
 	}
 	t.Logf("%d of 6 lists had repeated keys", repeated)
+}
+
+// A list with a repeated key is read again, each time with all it has: it may lack other elements.
+func TestRepeatedKeyIsReadAgain(t *testing.T) {
+	for _, c := range []struct{ repeated, lists int }{{0, 1}, {2, 3}, {dumpAttempts, dumpAttempts}} {
+		lists := 0
+		conn := nltest.Dial(func(req []netlink.Message) ([]netlink.Message, error) {
+			lists++
+			keys := []string{"\x01", "\x02", "\x03"}
+			if lists <= c.repeated {
+				keys[2] = keys[1]
+			}
+			body := message(IPv4)
+			list := body.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			for _, k := range keys {
+				appendElement(&body, &Element{Set: ClusterIPs, Key: "\x0a\x00\x00" + k}, false)
+			}
+			body.Close(list)
+			return nltest.Multipart([]netlink.Message{{Header: netlink.Header{Sequence: req[0].Header.Sequence}, Data: body}, {}})
+		})
+		k := &Conn{conn: conn, timeout: replyTimeout}
+		r := &reader{c: k, f: IPv4, steady: true}
+		content := NewContent(IPv4)
+		content.Sets["cluster-ips"] = Model(IPv4, Config{}, nil, nil).Sets["cluster-ips"]
+		if err := r.readElements(content); err != nil {
+			t.Fatal(err)
+		}
+		steady := c.repeated < dumpAttempts
+		if lists != c.lists || r.steady != steady || steady && len(content.Elements) != 3 {
+			t.Errorf("%d lists with repeated keys: %d lists, steady %v, %d elements", c.repeated, lists, r.steady, len(content.Elements))
+		}
+	}
 }
 
 // Sticky clients are counted in parts where the kernel does not report their number, and all maps have their turn.
