@@ -198,19 +198,31 @@ func TestRoutingMasqueradeSubnet(t *testing.T) {
 	b := newBeyond(t, func(c *routing.Config) { c.Steering, c.HandOff.Cluster = routing.Steering{}, false })
 	b.show()
 	lab.Must(b.Client(1).Serve("client", 8080, lab.TCP, lab.UDP))(t)
-	for _, f := range lab.Families() {
-		for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
-			lab.Must(b.balancer.Listen("balancer", proto, at(subnetIP(f, 1), 8080)))(t)
-			p := lab.Probe{From: b.node.Host, Proto: proto, Source: at(subnetIP(f, 2), 0), To: b.Client(1).At(f, 8080)}
-			if r := p.Send(); !r.SawAs("client", lab.NodeIP(f, 1)) {
-				t.Errorf("%s %s to a client: %s", f, proto, r)
-			}
-			p.To = at(subnetIP(f, 1), 8080)
-			if r := p.Send(); !r.SawAs("balancer", subnetIP(f, 2)) {
-				t.Errorf("%s %s to the balancer: %s", f, proto, r)
+	sent := func(when string) {
+		for _, f := range lab.Families() {
+			for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
+				p := lab.Probe{From: b.node.Host, Proto: proto, Source: at(subnetIP(f, 2), 0), To: b.Client(1).At(f, 8080)}
+				if r := p.Send(); !r.SawAs("client", lab.NodeIP(f, 1)) {
+					t.Errorf("%s %s to a client, %s: %s", f, proto, when, r)
+				}
+				p.To = at(subnetIP(f, 1), 8080)
+				as := func(r lab.Result) bool { return r.SawAs("balancer", subnetIP(f, 2)) }
+				if r, ok := p.Eventually(lab.HangLimit, as); !ok {
+					t.Errorf("%s %s to the balancer, %s: %s", f, proto, when, r)
+				}
 			}
 		}
 	}
+	for _, f := range lab.Families() {
+		for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
+			lab.Must(b.balancer.Listen("balancer", proto, at(subnetIP(f, 1), 8080)))(t)
+		}
+	}
+	sent("at first")
+	if _, err := b.node.Run("ip", "link", "set", "mp0", "name", "renamed"); err != nil {
+		return // before Linux 6.2 a device that is up cannot be renamed
+	}
+	sent("with the device renamed")
 }
 
 // TestHandoffAntrea: the same with the addresses of an Antrea gateway, all of which one virtual MAC answers for.

@@ -21,7 +21,7 @@ import (
 // interfaces are the addresses and names of the node's interfaces.
 type interfaces struct {
 	addrs []netip.Addr // unmapped and sorted
-	// byAddr and byAlias are the names of interfaces by address and by alternative name; nil unless a rule needs them.
+	// byAddr and byAlias are the names of interfaces by address and by alternative or former name; nil unless a rule needs them.
 	byAddr  map[netip.Addr]string
 	byAlias map[string]string
 }
@@ -37,12 +37,14 @@ type interfaceWatch struct {
 	names   bool           // whether names of interfaces matter
 	changed func()
 
+	known map[string]int // the index of each name, former ones included; of list
+
 	mu  sync.Mutex
 	now interfaces
 }
 
 func newInterfaceWatch(netNS int, names bool, changed func()) *interfaceWatch {
-	w := &interfaceWatch{ns: netns.None(), names: names, changed: changed}
+	w := &interfaceWatch{ns: netns.None(), names: names, changed: changed, known: map[string]int{}}
 	if netNS != 0 {
 		w.ns = netns.NsHandle(netNS)
 	}
@@ -175,6 +177,14 @@ func (w *interfaceWatch) list(h *netlink.Handle) (out interfaces, err error) {
 			names[a.Index] = a.Name
 			for _, alias := range a.AltNames {
 				out.byAlias[alias] = a.Name
+			}
+			w.known[a.Name] = a.Index
+		}
+		for was, index := range w.known { // a renamed device stays the configured one until another takes the name, as in routing
+			if names[index] == "" {
+				delete(w.known, was)
+			} else if names[index] != was && out.byAlias[was] == "" {
+				out.byAlias[was] = names[index]
 			}
 		}
 	}

@@ -89,6 +89,9 @@ func TestRenamedDevice(t *testing.T) {
 	for w.current().byAddr[at] != "after" {
 		<-changed
 	}
+	if got := w.current().byAlias["before"]; got != "after" {
+		t.Errorf("the former name leads to %q", got)
+	}
 	// No address changes by that. The kernel notifies of other names of a device that is up only.
 	if err := errors.Join(h.LinkSetUp(device), h.LinkAddAltName(device, "alias")); err != nil {
 		t.Fatal(err)

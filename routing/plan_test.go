@@ -97,6 +97,12 @@ func TestPlan(t *testing.T) {
 			route fd00:10:96::/112 via fd00:10:244:1::1 dev mp0 src fd00:18::3 metric 1024
 			route 169.254.169.3/32 via 10.244.1.1 dev mp0 metric 1024
 			route 10.96.0.0/16 via 10.244.1.1 dev mp0 src 172.18.0.3 metric 1024`},
+		{name: "hand-off of ClusterIPs of host processes alone", config: handOffConfig(),
+			change: func(c *Config, _ *State) {
+				c.HandOff.Local, c.HandOff.Cluster, c.HandOff.HostClusterIPs = false, false, true
+				c.Masquerade.Enabled, c.ServiceCIDRs = false, prefixes("10.96.0.0/16")
+			}, want: `
+			route 10.96.0.0/16 via 10.244.1.1 dev mp0 src 172.18.0.3 metric 1024`},
 		{name: "hand-off without gateways goes to the next hop of the subnet", config: handOffConfig(),
 			change: func(c *Config, _ *State) {
 				c.HandOff.Gateways, c.Masquerade.Enabled, c.ServiceCIDRs = nil, false, prefixes("10.96.0.0/16")
@@ -448,6 +454,9 @@ func TestPlanFindsShadowed(t *testing.T) {
 	other := Route{Table: TableMain, Dst: dualCIDRs()[0], Metric: 5, Index: 2, Gateway: netip.MustParseAddr("172.18.0.1")}
 	same := other
 	same.Index, same.Gateway, same.Metric = 3, netip.MustParseAddr("10.244.1.1"), 1024
+	if h := (Config{ServiceCIDRs: dualCIDRs(), HandOff: HandOff{Enabled: true, HostClusterIPs: true}}); !slices.Contains(h.Lookups(), Lookup{Dst: at}) {
+		t.Errorf("hand-off of ClusterIPs of host processes looks up %v", h.Lookups())
+	}
 	for _, tt := range []struct {
 		name string
 		at   Lookup
