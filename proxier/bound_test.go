@@ -107,7 +107,7 @@ func TestTooManyFrontends(t *testing.T) {
 	if event := <-r.events; !strings.Contains(event, "50001 addresses") {
 		t.Error(event)
 	}
-	if !r.health.Healthy() {
+	if !r.healthy() {
 		t.Error("unhealthy for one Service")
 	}
 }

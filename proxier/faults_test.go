@@ -61,7 +61,7 @@ func TestManyRefusedServices(t *testing.T) {
 	r.eventually("the others at the start", func() bool { return r.count(nft.Services) == good/2 })
 	add(good/2, bad/2)
 	r.eventually("the others that come later", func() bool { return r.count(nft.Services) == good })
-	if !r.health.Healthy() {
+	if !r.healthy() {
 		t.Error("unhealthy although all that can be is served")
 	}
 	r.refuseAll("none")

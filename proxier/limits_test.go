@@ -115,10 +115,10 @@ func TestUnrepairedIsUnhealthy(t *testing.T) {
 	r.nft("delete", "table", "ip", nft.TableName)
 	r.eventually("a repair that fails", func() bool {
 		r.ahead.Add(int64(time.Hour)) // the failure may have come since the last look
-		return !r.health.Healthy()
+		return !r.healthy()
 	})
 	r.kernel.fail.Store(false)
-	r.eventually("healthy again", r.health.Healthy)
+	r.eventually("healthy again", r.healthy)
 	if r.count(nft.Services) != 1 {
 		t.Error("healthy without a table")
 	}

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -288,7 +290,15 @@ func (r *rig) set(objects ...kube.Object) {
 
 func (r *rig) ready() {
 	r.t.Helper()
-	r.eventually("first sync", r.health.Ready)
+	r.eventually("first sync", func() bool { return strings.Contains(r.probe("/healthz").Body.String(), `"synced":true`) })
+}
+
+func (r *rig) healthy() bool { return r.probe("/livez").Code == http.StatusOK }
+
+func (r *rig) probe(path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	r.health.Handler(health.Counter{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w
 }
 
 func TestNothingIsTouchedBeforeAllIsListed(t *testing.T) {

@@ -130,17 +130,12 @@ func (p *Proxy) SetDegraded(condition, text string) {
 	}
 }
 
-// Healthy reports whether no family has a change older than the limit. A family that never synced is not late, as in
-// kube-proxy: restarting a proxy that is still waiting for its first lists would not help. See Ready.
-func (p *Proxy) Healthy() bool { return p.snapshot().healthy }
-
-// Ready reports whether every family has committed its first sync.
-func (p *Proxy) Ready() bool { return p.snapshot().ready }
-
 // state is the health at one moment.
 type state struct {
-	now      time.Time
-	healthy  bool // no family is late
+	now time.Time
+	// healthy is that no family has a change older than the limit. One that never synced is not late, as in kube-proxy:
+	// restarting a proxy that waits for its first lists would not help.
+	healthy  bool
 	ready    bool // every family has synced once
 	eligible bool // load balancers may send new connections to the node
 	// updated is the latest of the families' last syncs.

@@ -167,11 +167,11 @@ func TestUnknownFamily(t *testing.T) {
 	p.Queued(v6)
 	p.Taken(v6)
 	p.Synced(v6)
-	if p.Ready() {
+	if p.snapshot().ready {
 		t.Error("ready by the sync of a family that is not run")
 	}
 	p.Synced(v4)
-	if !p.Ready() || !p.Healthy() {
+	if st := p.snapshot(); !st.ready || !st.healthy {
 		t.Error("not ready after the only family has synced")
 	}
 }

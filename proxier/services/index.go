@@ -113,15 +113,6 @@ func (x *Index) Losses(name kube.Name) []Loss {
 	return out
 }
 
-// Owner returns who has been granted a claim.
-func (x *Index) Owner(c Claim) (kube.Name, bool) {
-	id, ok := x.owners[keyOf(c).bare()]
-	if !ok {
-		return kube.Name{}, false
-	}
-	return x.claimants[id].name, true
-}
-
 // enter gives a new Service its place.
 func (x *Index) enter(name kube.Name) int32 {
 	id := int32(len(x.claimants))
