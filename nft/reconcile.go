@@ -157,10 +157,10 @@ func removal(f Family, unknown []Difference) (out []*Batch) {
 }
 
 // take removes elements from a change, in place, and returns them.
-func (c *Change) take(which func(*Element) bool) (out Change) {
+func (c *Change) take(which func(Element) bool) (out Change) {
 	from := func(list []Element) (taken, rest []Element) {
 		rest = slices.DeleteFunc(list, func(e Element) bool {
-			if which(&e) {
+			if which(e) {
 				taken = append(taken, e)
 				return true
 			}
@@ -176,7 +176,7 @@ func (c *Change) take(which func(*Element) bool) (out Change) {
 // takeRanges takes the elements of interval sets, a few ranges of the node. They go first and in one transaction: the kernel
 // refuses a range that overlaps with one that goes later, and packets to addresses of ServiceCIDRs that are not programmed
 // yet are dropped from then on, so that conntrack never confirms such a connection without a translation.
-func (c *Change) takeRanges() Change { return c.take(func(e *Element) bool { return e.Set.ranged() }) }
+func (c *Change) takeRanges() Change { return c.take(func(e Element) bool { return e.Set.ranged() }) }
 
 // takeDraws takes those draws of sticky views that are new or different: the rules of the view need them.
 func (c *Change) takeDraws() Change {
@@ -189,7 +189,7 @@ func (c *Change) takeDraws() Change {
 	if len(coming) == 0 {
 		return Change{}
 	}
-	return c.take(func(e *Element) bool { return e.Set == StickyDraws && coming[e.Key] })
+	return c.take(func(e Element) bool { return e.Set == StickyDraws && coming[e.Key] })
 }
 
 // Stage splits a change into parts of at most limit elements that are safe one after the other. A change that fits is one
