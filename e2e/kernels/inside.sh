@@ -31,6 +31,5 @@ for bin in "$binaries"/*.test; do
 done
 (cd "$top" && NFTPROXY_BIN="$binaries/nftproxy" "$binaries/demo") >$out/demo.log 2>&1
 printf 'demo %s %s %s 0\n' "$([ $? = 0 ] && echo PASS || echo FAIL)" "$(grep -c Everything $out/demo.log)" "$(grep -c WRONG $out/demo.log)" >>$out/results
-(cd "$top/nft/kernel" 2>/dev/null || cd "$top/nft"
-	"$binaries/${BENCH_BINARY:-nft+kernel}.test" -test.run '^$' -test.bench '(ReplaceEndpoint|AddService)/(10|10000)$' -test.benchtime 300x -test.count 3) >$out/bench.log 2>&1
+(cd "$top/nft" && "$binaries/nft.test" -test.run '^$' -test.bench '(ReplaceEndpoint|AddService)/(10|10000)$' -test.benchtime 300x -test.count 3) >$out/bench.log 2>&1
 uname -r >$out/release
