@@ -26,7 +26,7 @@ func Diff(prev, next *Service) Change {
 	if next == nil {
 		next = none
 	}
-	c.diffElements(fixedElements(prev), fixedElements(next))
+	c.diffElements(appendFixed(nil, nil, prev), appendFixed(nil, nil, next))
 	for i := range prev.Frontends {
 		f := &prev.Frontends[i]
 		for _, v := range f.views() {

@@ -75,9 +75,6 @@ func appendDraws(out []Element, s *Service) []Element {
 	return out
 }
 
-// fixedElements returns what appendFixed appends.
-func fixedElements(s *Service) []Element { return appendFixed(nil, nil, s) }
-
 // appendPrograms adds what leads from the frontend to its endpoints, if it has any.
 func appendPrograms(out []Element, t *texts, s *Service, f *Frontend) []Element {
 	var buf [24]byte // an IPv6 VIP

@@ -134,10 +134,7 @@ func (l lang) noBalancer(b ExternalBalancer) []Rule {
 // nexthopNot matches packets whose route has another next hop. The route is the one of the packet as it is now, also after it
 // was marked or translated; the output interface of a hook is the one of before.
 func (l lang) nexthopNot(hop netip.Addr) []expr.Any {
-	k := expr.RtNexthop4
-	if l.f == IPv6 {
-		k = expr.RtNexthop6
-	}
+	k := map[Family]expr.RtKey{IPv4: expr.RtNexthop4, IPv6: expr.RtNexthop6}[l.f]
 	return []expr.Any{&expr.Rt{Register: reg0, Key: k}, notEqual(appendAddr(nil, hop))}
 }
 

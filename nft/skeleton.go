@@ -276,13 +276,10 @@ func (l lang) unservedNodePorts(c Config) []Rule {
 
 // refuse answers so that a client fails at once: TCP with a reset, because ICMP is rate limited.
 func refuse(f Family) []Rule {
-	reject := &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmpPortUnreachable}
-	if f == IPv6 {
-		reject = &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: icmp6PortUnreachable}
-	}
+	code := map[Family]uint8{IPv4: icmpPortUnreachable, IPv6: icmp6PortUnreachable}[f]
 	return []Rule{
 		{"", all(key([]load{l4proto()}), one(equal([]byte{byte(TCP)}), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}))},
-		{"", one(reject)},
+		{"", one(&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code})},
 	}
 }
 

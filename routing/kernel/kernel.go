@@ -234,7 +234,7 @@ func (w *Watcher) Run(ctx context.Context, interest func() Interest, trigger fun
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return fmt.Errorf("routing: watch: %w", err)
-		case concernsAny(interest(), messages):
+		case slices.ContainsFunc(messages, func(m syscall.NetlinkMessage) bool { return interest().concerns(m.Header.Type, m.Data) }):
 			trigger()
 		}
 	}
@@ -272,24 +272,10 @@ func (in Interest) concerns(typ uint16, body []byte) bool {
 		if !ok || r.Protocol == routing.Protocol || in.Table != 0 && r.Table == in.Table {
 			return ok
 		}
-		for _, d := range in.Dsts {
-			if d.Bits() <= r.Dst.Bits() && d.Contains(r.Dst.Addr()) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(in.Dsts, func(d netip.Prefix) bool { return d.Bits() <= r.Dst.Bits() && d.Contains(r.Dst.Addr()) })
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
 		n, ok := decodeNeighbour(body)
 		return ok && (n.ours || in.Hops[n.Addr])
 	}
 	return true
-}
-
-func concernsAny(in Interest, messages []syscall.NetlinkMessage) bool {
-	for _, m := range messages {
-		if in.concerns(m.Header.Type, m.Data) {
-			return true
-		}
-	}
-	return false
 }
