@@ -20,6 +20,7 @@ func TestCleanupBesideProxy(t *testing.T) {
 	tables := func() int {
 		return strings.Count(lab.Must(lab.NFT(node.Host, "list", "tables"))(t), "nftproxy")
 	}
+	lab.Must(node.Run(bin, "dump"))(t)
 	out, err := node.Run(bin, "cleanup")
 	if err == nil || !strings.Contains(err.Error(), "serves this network namespace") || out != "" || tables() != 2 {
 		t.Errorf("beside a proxy: %q, %v, %d tables", out, err, tables())
@@ -40,6 +41,10 @@ func TestCleanupBesideProxy(t *testing.T) {
 	lab.Must(node.Run(bin, "cleanup"))(t)
 	if n := tables(); n != 0 {
 		t.Errorf("%d tables after the proxy ended", n)
+	}
+	// A check by the exit code of dump notices that nothing is programmed.
+	if out, err := node.Run(bin, "dump"); !isAnswer(err) {
+		t.Errorf("dump without tables: %v: %s", err, out)
 	}
 }
 

@@ -45,9 +45,9 @@ With --diff it also lists a source, named by the proxy's own flags, and prints w
 the kernel lacks, what it has too much, and what is different, Service by Service
 (-o json: kind Drift).
 
-It exits with 0 if all is well, with 1 if there is drift, a table differs from what
-this version writes or a Service has a problem, and with 2 if it could not be found
-out.`
+It exits with 0 if all is well, with 1 if there is drift, a table is missing or differs
+from what this version writes, or a Service has a problem, and with 2 if it could not
+be found out.`
 
 const dumpExamples = `  nftproxy dump
   nftproxy dump -o wide --service default/web
@@ -118,12 +118,13 @@ func (d *dumper) dump(ctx context.Context, out io.Writer) error {
 	}
 	defer func() { _ = conn.Close() }()
 	wrong := false
+	served, _ := families()
 	for _, f := range nft.Families() {
 		table, ports, err := collect(conn, f)
 		if err != nil {
 			return err
 		}
-		wrong = wrong || table.Exists && !table.AsWritten
+		wrong = wrong || !table.AsWritten && (table.Exists || slices.Contains(served, f))
 		doc.Tables = append(doc.Tables, table)
 		doc.ServicePorts = append(doc.ServicePorts, ports...)
 	}

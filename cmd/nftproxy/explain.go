@@ -64,18 +64,15 @@ func newExplainCommand(out io.Writer) *cobra.Command {
 				return err
 			}
 			e.Stamp = newStamp(cmd.Flags())
-			write := func() error { return explain.Text(out, e) }
 			if q.output == "json" {
-				write = func() error { return inspect.JSON(out, e) }
+				err = inspect.JSON(out, e)
+			} else {
+				err = explain.Text(out, e)
 			}
-			if err := write(); err != nil {
-				return err
+			if err == nil && !slices.Contains([]explain.Outcome{explain.Delivered, explain.Steered, explain.Untouched}, e.Outcome) {
+				return errAnswerNo
 			}
-			switch e.Outcome {
-			case explain.Delivered, explain.Steered, explain.Untouched:
-				return nil
-			}
-			return errAnswerNo
+			return err
 		},
 	})
 	cmd.Flags().StringVar(&q.from, "from", "", "The address that the packet comes from.")

@@ -190,8 +190,7 @@ func run(ctx context.Context, opts *config.Options, flags *pflag.FlagSet) error 
 	if opts.InitOnly {
 		return prepareNode(ctx, cfg)
 	}
-	err = serve(ctx, cfg, opts, flags)
-	if err == nil {
+	if err = serve(ctx, cfg, opts, flags); err == nil {
 		log.Info("Ending on a signal; Services stay programmed in the kernel")
 	}
 	return err
