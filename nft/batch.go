@@ -126,17 +126,5 @@ func (b *Batch) Change(f Family, c Change) {
 	}
 }
 
-// Find returns the first added element that satisfies ok, nil if there is none; for tests that fail on purpose.
-func (b *Batch) Find(ok func(Element) bool) *Element {
-	for i := range b.Ops {
-		for j := range b.Ops[i].Elements {
-			if e := &b.Ops[i].Elements[j]; b.Ops[i].Kind == AddElements && ok(*e) {
-				return e
-			}
-		}
-	}
-	return nil
-}
-
 // Family is the family of the batch's first operation.
 func (b *Batch) Family() Family { return b.Ops[0].Family }

@@ -311,8 +311,8 @@ func TestEndpointIDs(t *testing.T) {
 
 func TestRangedIsDeclared(t *testing.T) {
 	for _, id := range append(Sets(), AllowedSources(24)) {
-		if id.ranged() != id.IsInterval() {
-			t.Errorf("%s: ranged %v, declared %v", id, id.ranged(), id.IsInterval())
+		if id.IsInterval() != id.spec().interval {
+			t.Errorf("%s: ranged %v, declared %v", id, id.IsInterval(), id.spec().interval)
 		}
 	}
 }

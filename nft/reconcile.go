@@ -176,7 +176,9 @@ func (c *Change) take(which func(Element) bool) (out Change) {
 // takeRanges takes the elements of interval sets, a few ranges of the node. They go first and in one transaction: the kernel
 // refuses a range that overlaps with one that goes later, and packets to addresses of ServiceCIDRs that are not programmed
 // yet are dropped from then on, so that conntrack never confirms such a connection without a translation.
-func (c *Change) takeRanges() Change { return c.take(func(e Element) bool { return e.Set.ranged() }) }
+func (c *Change) takeRanges() Change {
+	return c.take(func(e Element) bool { return e.Set.IsInterval() })
+}
 
 // takeDraws takes those draws of sticky views that are new or different: the rules of the view need them.
 func (c *Change) takeDraws() Change {
@@ -254,9 +256,6 @@ func stageAdditions(add []Element, limit int) (parts []Change) {
 
 // place is what elements have in common of which the kernel cannot hold both.
 func (e Element) place() Element { return Element{Set: e.Set, Key: e.Key} }
-
-// ranged is IsInterval without the declaration, for what is called for each element.
-func (id SetID) ranged() bool { return id == Pods || id == ServiceCIDRs }
 
 // rank orders sets by who refers to whom: what refuses, then endpoints, then the programs that lead to them, then what leads to
 // programs, with the ClusterIPs: before their programs they would be refused as unused, and after them not masqueraded.

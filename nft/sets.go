@@ -193,8 +193,8 @@ func ParseSet(name string) (SetID, bool) {
 	return 0, false
 }
 
-// IsInterval reports whether the set's elements are ranges.
-func (id SetID) IsInterval() bool { return id.spec().interval }
+// IsInterval reports whether the set's elements are ranges. It is called for each element, hence not by the declaration.
+func (id SetID) IsInterval() bool { return id == Pods || id == ServiceCIDRs }
 
 // IsVerdictMap reports whether the data of the map are verdicts.
 func (id SetID) IsVerdictMap() bool { return id >= Policies && id < numSets }

@@ -85,12 +85,12 @@ func (k *faulty) commitOne(b *nft.Batch) error {
 	k.commits.Add(1)
 	k.written.Add(int64(b.Elements()))
 	if name := k.refuse.Load(); name != nil {
-		if e := b.Find(func(e nft.Element) bool { return e.Comment == *name }); e != nil {
+		if e := findAdded(b, func(e nft.Element) bool { return e.Comment == *name }); e != nil {
 			return &kernel.OpError{Op: "add elements", Family: b.Family(), Element: e, Errno: syscall.EINVAL}
 		}
 	}
 	if prefix := k.refusePrefix.Load(); prefix != nil {
-		if e := b.Find(func(e nft.Element) bool { return strings.HasPrefix(e.Comment, *prefix) }); e != nil {
+		if e := findAdded(b, func(e nft.Element) bool { return strings.HasPrefix(e.Comment, *prefix) }); e != nil {
 			errno := syscall.Errno(k.errno.Load())
 			if errno == 0 {
 				errno = syscall.EINVAL
@@ -507,4 +507,16 @@ func TestServiceDeletedWhileDown(t *testing.T) {
 		gone := r.flows.offered[ctsync.Frontend{Addr: netip.IPv4Unspecified(), Port: 30002, Proto: ctsync.TCP}]
 		return len(kept.Endpoints) == 2 && !kept.Removed && gone.Removed
 	})
+}
+
+// findAdded returns the first added element that satisfies ok, nil if there is none.
+func findAdded(b *nft.Batch, ok func(nft.Element) bool) *nft.Element {
+	for i := range b.Ops {
+		for j := range b.Ops[i].Elements {
+			if e := &b.Ops[i].Elements[j]; b.Ops[i].Kind == nft.AddElements && ok(*e) {
+				return e
+			}
+		}
+	}
+	return nil
 }

@@ -367,7 +367,7 @@ func (s *simulation) CommitAll(batches []*nft.Batch, done func(kernel.Committed)
 				s.crashed = true
 				return errCrash
 			case 2: // refused because of an element, for no reason that lasts
-				if e := b.Find(func(nft.Element) bool { return s.faults.IntN(3) == 0 }); e != nil {
+				if e := findAdded(b, func(nft.Element) bool { return s.faults.IntN(3) == 0 }); e != nil {
 					s.logf("  commit: element refused")
 					s.refused = true
 					return &kernel.OpError{Op: "add elements", Family: b.Family(), Element: e, Errno: syscall.EINVAL}

@@ -390,3 +390,12 @@ func TestIndexCost(t *testing.T) {
 		t.Errorf("%v allocations for two changes among 10 and 10,000 Services, want the same, and at most 4", allocs)
 	}
 }
+
+// Owner returns who has been granted a claim.
+func (x *Index) Owner(c Claim) (kube.Name, bool) {
+	id, ok := x.owners[keyOf(c).bare()]
+	if !ok {
+		return kube.Name{}, false
+	}
+	return x.claimants[id].name, true
+}
