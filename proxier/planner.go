@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nftproxy/nftproxy/nft"
@@ -238,25 +237,30 @@ func (p *planner) build(u *update, endpoints []*kube.EndpointSlice) {
 		}
 		port.AffinitySize = uint32(p.own.AffinityMapSize)
 	}
-	p.report.losses(u.service, p.index, p.claimsRefused(u.service))
+	guarded, n := p.claimsRefused(u.service)
+	p.report.losses(u.service, p.index, guarded, n)
 	if _, large := p.budgets[u.name]; large {
 		now := time.Now()
 		p.budgets[u.name] = now.Add((buildShare - 1) * now.Sub(start))
 	}
 }
 
-// claimsRefused lists the addresses of a Service that are guarded.
-func (p *planner) claimsRefused(s *kube.Service) string {
+// claimsRefused describes the first of the addresses of a Service that are guarded, and counts all of them: a user may ask for
+// 100,000.
+func (p *planner) claimsRefused(s *kube.Service) (out []string, n int) {
 	if len(s.ExternalIPs)+len(s.LoadBalancerIPs) == 0 {
-		return ""
+		return nil, 0
 	}
-	var out strings.Builder
 	for _, c := range services.Claims(s) {
-		if why := p.state.guarded.refuses(c); why != "" {
-			fmt.Fprintf(&out, "%s %s; ", c, why)
+		why := p.state.guarded.refuses(c)
+		if why == "" {
+			continue
+		}
+		if n++; n <= maxLosses {
+			out = append(out, fmt.Sprintf("%s %s", c, why))
 		}
 	}
-	return out.String()
+	return out, n
 }
 
 // limit makes an update keep the limits. A Service that is served keeps what it has: its growth is refused.

@@ -58,23 +58,21 @@ func (r *reporter) event(about kube.Ref, uid, reason, message string) {
 // maxLosses is how many frontends an Event names; its note has room for no more.
 const maxLosses = 16
 
-// losses logs, and writes an Event about, frontends that a Service does not get, when they change. refused are those that no
-// Service gets.
-func (r *reporter) losses(svc *kube.Service, index *services.Index, refused string) {
+// losses logs, and writes an Event about, frontends that a Service does not get, when they change: those that others have, and
+// refused ones that no Service gets. There may be more of the latter than are described.
+func (r *reporter) losses(svc *kube.Service, index *services.Index, refused []string, n int) {
 	if r.metrics == nil {
 		return
 	}
-	losses := index.Losses(svc.Name)
-	var all strings.Builder
-	all.WriteString(refused)
-	for i, l := range losses {
-		if i == maxLosses {
-			fmt.Fprintf(&all, "and %d more; ", len(losses)-i)
-			break
+	for _, l := range index.Losses(svc.Name) {
+		if n++; len(refused) < maxLosses {
+			refused = append(refused, fmt.Sprintf("%s belongs to Service %s", l.Claim, l.Winner))
 		}
-		fmt.Fprintf(&all, "%s belongs to Service %s; ", l.Claim, l.Winner)
 	}
-	text := strings.TrimSuffix(all.String(), "; ")
+	if more := n - len(refused); more > 0 {
+		refused = append(refused, fmt.Sprintf("and %d more", more))
+	}
+	text := strings.Join(refused, "; ")
 	if text == r.lost[svc.Name] {
 		return
 	}

@@ -5,6 +5,8 @@ package proxier
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/nftproxy/nftproxy/nft"
 	"github.com/nftproxy/nftproxy/proxier/kube"
 	"github.com/nftproxy/nftproxy/proxier/metrics"
+	"github.com/nftproxy/nftproxy/proxier/services"
 )
 
 // TestInvalidObjectsAreCounted: an object counts once, whatever is wrong with it and how often that changes, until nothing is.
@@ -74,5 +77,26 @@ func TestNodeIsReported(t *testing.T) {
 		if got := strings.Count(text, want); got != n {
 			t.Errorf("%q is there %d times, want %d: %s", want, got, n, text)
 		}
+	}
+}
+
+// TestRefusedAddressesAreBounded: a Service may ask for 1,000 addresses at 100 ports, and the log line names the first of them.
+func TestRefusedAddressesAreBounded(t *testing.T) {
+	log := &logged{}
+	defer klog.CaptureState().Restore()
+	klog.SetLogger(log.logger(0))
+	p := &planner{} // whose configuration allows no external IPs
+	svc := &kube.Service{Name: kube.Name{Namespace: "default", Name: "a"}, ClusterIPs: [2]netip.Addr{netip.MustParseAddr("10.96.0.1")}}
+	for i := range 1000 {
+		svc.ExternalIPs = append(svc.ExternalIPs, netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}))
+	}
+	for i := range 100 {
+		svc.Ports = append(svc.Ports, kube.ServicePort{Proto: kube.TCP, Port: uint16(i + 1)})
+	}
+	refused, n := p.claimsRefused(svc)
+	newReporter(metrics.New(), nil, nil).losses(svc, services.NewIndex(), refused, n)
+	text := log.buf.String()
+	if strings.Count(text, "is not allowed") != maxLosses || !strings.Contains(text, fmt.Sprintf("; and %d more\"", 100_000-maxLosses)) {
+		t.Errorf("%d bytes: %.2000s", len(text), text)
 	}
 }
