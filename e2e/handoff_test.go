@@ -144,6 +144,24 @@ func TestHandoffHostClusterIPs(t *testing.T) {
 		node: "node>vip:80 pod-3-1:8080>mp0", balancer: "mp0>pod-3-1:8080 pod-3-1:8080>mp0"})
 	s = b.add(nil)
 	b.follow(s, hop{name: "no endpoint", from: node, to: s.vip, verdict: lab.Refused})
+
+	// Software like NodeLocal DNSCache has a ClusterIP as an address of its own, and keeps it out of connection tracking.
+	s = b.add(nil, b.Node(2).Endpoint())
+	for _, f := range lab.Families() {
+		vip := s.vip(f).Addr()
+		if err := b.node.AddAddr("lo", netip.PrefixFrom(vip, vip.BitLen())); err != nil {
+			t.Fatal(err)
+		}
+		family := map[lab.Family]string{lab.IPv4: "ip", lab.IPv6: "ip6"}[f]
+		lab.Must(lab.NFT(b.node.Host, fmt.Sprintf(`table %s cache { chain c { type filter hook output priority -300;
+			%s daddr %s notrack; %s saddr %s notrack; }; }`, family, family, vip, family, vip)))(t)
+		for _, proto := range []lab.Proto{lab.TCP, lab.UDP} {
+			lab.Must(b.node.Listen("cache", proto, s.vip(f)))(t)
+			if r := (lab.Probe{From: node, Proto: proto, To: s.vip(f)}).Send(); r.Backend != "cache" {
+				t.Errorf("%s %s to a ClusterIP of the node's own: %s", f, proto, r)
+			}
+		}
+	}
 	inStep(t, b.proxy)
 }
 

@@ -98,7 +98,9 @@ func (l lang) natOutput(b ExternalBalancer) (rules []Rule) {
 func (l lang) filterOutput(b ExternalBalancer) (rules []Rule) {
 	for _, x := range b.left() {
 		if x.hop.IsValid() {
-			rules = append(rules, Rule{NoBalancer, all(in(x.set.String(), l.vip()...), l.nexthopNot(x.hop), one(&expr.Counter{}, goTo("refuse")))})
+			rules = append(rules, // a ClusterIP may be an address of a process of the node, as with NodeLocal DNSCache
+				Rule{"own address", all(in(x.set.String(), l.vip()...), fibLocal(false), one(verdict(expr.VerdictReturn, "")))},
+				Rule{NoBalancer, all(in(x.set.String(), l.vip()...), l.nexthopNot(x.hop), one(&expr.Counter{}, goTo("refuse")))})
 		}
 		rules = append(rules, Rule{x.name, all(in(x.set.String(), l.vip()...), one(verdict(expr.VerdictReturn, "")))})
 	}
