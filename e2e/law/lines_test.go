@@ -21,19 +21,19 @@ import (
 // longest folder it lies in. A number may be raised on purpose only, in the commit that needs it and says why; where a package
 // has become shorter, lower its number in the same commit.
 var maxLines = map[string]int{
-	"cmd/nftproxy":      2650,
+	"cmd/nftproxy":      2620,
 	"ctsync":            660,
 	"ctsync/kernel":     890,
 	"internal":          470,
 	"nft":               4620,
-	"nft/kernel":        1870,
-	"proxier":           3430,
+	"nft/kernel":        1890,
+	"proxier":           3470,
 	"proxier/config":    1500,
 	"proxier/events":    220,
-	"proxier/explain":   1670,
-	"proxier/health":    730,
+	"proxier/explain":   1650,
+	"proxier/health":    710,
 	"proxier/inspect":   1800,
-	"proxier/kube":      1550,
+	"proxier/kube":      1530,
 	"proxier/localhost": 750,
 	"proxier/manifests": 560,
 	"proxier/metrics":   740,
@@ -45,7 +45,7 @@ var maxLines = map[string]int{
 }
 
 // maxTotal is how many lines of product code there may be in all.
-const maxTotal = 28640
+const maxTotal = 28620
 
 // Comments are between these shares of product lines: a reader needs some, and code that needs more is not clear enough.
 const minComments, maxComments = 0.12, 0.27
