@@ -4,7 +4,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"slices"
 	"strconv"
@@ -94,9 +93,8 @@ func (c *Content) Add(id SetID, elements []Element) {
 		return
 	}
 	for _, e := range elements {
-		if len(e.Key) == 4 {
-			c.Verdicts[VerdictKey{id, Program(binary.NativeEndian.Uint32([]byte(e.Key)))}] = e.Data
-		}
+		key := decoder{e.Key, true} // of an element for all keys ("*"), which this version does not know, program 0
+		c.Verdicts[VerdictKey{id, Program(key.classID())}] = e.Data
 	}
 }
 

@@ -95,7 +95,7 @@ func (c *comparison) run(ctx context.Context) error {
 	}
 	content.Elements = nil // as large as all that follows
 	if err := t.commit(c.conn, batches...); err != nil {
-		if op := (*kernel.OpError)(nil); errors.As(err, &op) && !blamesElement(err) && !transient(op.Errno) {
+		if op := (*kernel.OpError)(nil); errors.As(err, &op) && !transient(op.Errno) && (!blamesElement(err) || culprit(err, c.updates) == nil) {
 			t.refused[familyIndex(c.family)]++
 		}
 		return err
