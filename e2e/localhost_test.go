@@ -133,7 +133,7 @@ func TestLocalhostNodePortInUse(t *testing.T) {
 			t.Errorf("no metric %q", want)
 		}
 	}
-	if log := proxies[0].Tail(1000); !strings.Contains(log, `NodePort is not served on localhost`) {
+	if log := proxies[0].Tail(1000); !strings.Contains(log, `Cannot serve a NodePort on localhost`) {
 		t.Errorf("nothing in the log:\n%s", log)
 	}
 	c.eventAbout("web", "FailedToServeLocalhostNodePort")
