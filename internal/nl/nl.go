@@ -51,14 +51,6 @@ func (f Family) String() string {
 	return "IPv6"
 }
 
-// Keyword returns the name of the family in the language of nft: "ip" or "ip6".
-func (f Family) Keyword() string {
-	if f == IPv4 {
-		return "ip"
-	}
-	return "ip6"
-}
-
 // AddrLen returns the length of an address in bytes.
 func (f Family) AddrLen() int {
 	if f == IPv4 {

@@ -127,7 +127,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%v", f)
 		}
 	}
-	if IPv4.String()+IPv6.String()+IPv4.Keyword()+IPv6.Keyword() != "IPv4IPv6ipip6" {
+	if IPv4.String()+IPv6.String() != "IPv4IPv6" {
 		t.Error("names of families")
 	}
 	for _, p := range []Proto{TCP, UDP, SCTP} {
